@@ -1,7 +1,5 @@
 """What the methods share whose result is a BERT that was cut: the bits and word pieces of it."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +7,7 @@ from typing import ClassVar, get_args
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import PositiveShare, UserError, check_ranges
 from objectives.measures.cost import CostName
 from objectives.problem import Problem
 from objectives.search_method import CurvePoint, SearchMethod, SearchResult
@@ -34,7 +32,7 @@ class BertMethod(SearchMethod):
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = FULL_BITS
     """Of the embeddings of words and positions: 32, 8, 4, 2 or 1."""
-    vocabulary: float = 1.0
+    vocabulary: PositiveShare = 1.0
     """Share of the word pieces that the scored model keeps, those that train uses most, in (0, 1]:
     other words fall into smaller pieces."""
 
@@ -44,7 +42,6 @@ class BertMethod(SearchMethod):
             self,
             input_bits=_among(self.input_bits, INPUT_BITS),
             embedding_bits=_among(self.embedding_bits, WEIGHT_BITS),
-            vocabulary=(0 < self.vocabulary <= 1, "in (0, 1]"),
         )
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
@@ -70,32 +67,17 @@ class BertMethod(SearchMethod):
             The architecture of the model that is scored.
         """
 
-    def with_weight_bits(self, architecture: BertArchitecture, bits: Bits) -> BertArchitecture:
-        """The same units with these bits for their weights, and the method's for all else.
-
-        Args:
-            architecture: the units that stay.
-            bits: of each weight.
-
-        Returns:
-            The architecture with bits.
-        """
+    def _with_weight_bits(self, architecture: BertArchitecture, bits: Bits) -> BertArchitecture:
+        """The same units with these bits for their weights, and the method's for all else."""
         weights, inputs = (
             own if isinstance(own, tuple) else (own,) * len(architecture.layers)
             for own in (bits, self.input_bits)
         )
         return architecture.with_bits(weights, inputs, self.embedding_bits)
 
-    def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
-        """What share of the cost a student should have, before anything is rounded.
-
-        Args:
-            problem: what the method works on.
-            units: what is left of the student.
-
-        Returns:
-            R and t; by default the share that it has, and 0, as none was asked.
-        """
+    def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
+        """R and t of a student before anything is rounded; by default the share of the cost that
+        its units have, and 0, as none was asked."""
         return problem.budget.ratio(units), 0.0
 
     def result(
@@ -124,7 +106,7 @@ class BertMethod(SearchMethod):
             pieces = problem.vocabulary.count(self.vocabulary)
             architecture = replace(architecture, vocabulary=pieces)
             keep_pieces(model, problem.vocabulary.kept(pieces))
-        cost, (target_ratio, tolerance) = problem.budget.cost, self.asked(problem, units)
+        cost, (target_ratio, tolerance) = problem.budget.cost, self._asked(problem, units)
         smaller = 1.0 if architecture == units else cost.exact(architecture) / cost.exact(units)
         return SearchResult(
             slot=slot,
@@ -158,7 +140,7 @@ class WeightBits(BertMethod):
         return super().idle()
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        return self.with_weight_bits(architecture, self.weight_bits)
+        return self._with_weight_bits(architecture, self.weight_bits)
 
 
 def _among(bits: Bits, allowed: tuple[int, ...]) -> tuple[bool, str]:

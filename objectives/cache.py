@@ -1,8 +1,6 @@
 """What is made once and kept: named by what it was made from, by one process at a time, and
 written whole or not at all."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What a long training leaves behind it as it goes, for whoever goes on after a kill."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where a trial runs, and how quiet the libraries are about it."""
 
-from __future__ import annotations
-
 import gc
 import os
 from typing import Literal, TypeVar

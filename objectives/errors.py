@@ -1,15 +1,22 @@
 """The error that a user can mend: bad data, a wrong checkpoint, a setting out of range."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from numbers import Integral
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, SupportsFloat, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    SupportsFloat,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 SHOWN = 40
 """Characters of a name that an error shows: it may be a row of text."""
@@ -73,20 +80,56 @@ def did_you_mean(name: str, there: Sequence[str]) -> str:
     return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
-_types: Callable[[Any], dict[str, Any]] = cache(get_type_hints)  # a launch asks a thousand times
+PositiveInt = Annotated[int, ">= 1"]
+NonNegativeInt = Annotated[int, ">= 0"]
+PositiveFloat = Annotated[float, "> 0"]
+NonNegativeFloat = Annotated[float, ">= 0"]
+Share = Annotated[float, "in [0, 1]"]
+PositiveShare = Annotated[float, "in (0, 1]"]
+ShareBelowOne = Annotated[float, "in [0, 1)"]
+InnerShare = Annotated[float, "in (0, 1)"]
+
+_RANGES: dict[str, Callable[[Any], bool]] = {
+    ">= 1": lambda value: value >= 1,
+    ">= 2": lambda value: value >= 2,
+    ">= 4": lambda value: value >= 4,
+    ">= 0": lambda value: value >= 0,
+    "> 0": lambda value: value > 0,
+    "in [0, 1]": lambda value: 0 <= value <= 1,
+    "in (0, 1]": lambda value: 0 < value <= 1,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+    "in (0, 1)": lambda value: 0 < value < 1,
+}
+
+_types: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
+# A launch asks a thousand times.
+
+
+class Checked:
+    """Base of dataclasses that `check_types` of their fields."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 def check_types(owner: Any) -> None:
     """Raise UserError for the first field of a dataclass that holds what its type does not allow.
-    Numbers, strings, paths, True and False, dataclasses, None and tuples of these are looked at; of
-    all else anything goes. A list may stand for a tuple. A range is checked afterwards."""
+    Numbers and their ranges, strings, literals, paths, True and False, dataclasses, None and tuples
+    of these are looked at; of all else anything goes. A list may stand for a tuple."""
     types = _types(type(owner))
     for field in fields(owner):
-        value = getattr(owner, field.name)
-        wanted = _wanted(types[field.name], value)
+        wanted = _wanted(types[field.name], getattr(owner, field.name))
         if wanted:
+            check_ranges(owner, **{field.name: (False, wanted)})
+
+
+def check_ranges(owner: object, /, **ranges: tuple[bool, str]) -> None:
+    """Raise UserError for the first field of `owner` that is out of its range: `ranges` says of
+    each whether it is good, and what a good one is."""
+    for name, (good, wanted) in ranges.items():
+        if not good:
             raise UserError(
-                f"{type(owner).__name__}.{field.name} is {value!r}; it must be {wanted}"
+                f"{type(owner).__name__}.{name} is {getattr(owner, name)!r}; it must be {wanted}"
             )
 
 
@@ -102,7 +145,7 @@ _NAMES = {
 
 def _wanted(hint: Any, value: Any) -> str | None:
     """What a value of this type must be, if this one is none."""
-    choices = list(get_args(hint)) if isinstance(hint, UnionType) else [hint]
+    choices = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if float in choices and int in choices:
         choices.remove(int)
     wanted = [_wanted_one(choice, value) for choice in choices]
@@ -112,6 +155,13 @@ def _wanted(hint: Any, value: Any) -> str | None:
 def _wanted_one(kind: Any, value: Any) -> str | None:
     if get_origin(kind) is tuple:
         return _wanted_tuple(get_args(kind), value)
+    if get_origin(kind) is Literal:
+        among = get_args(kind)
+        named = f"one of {', '.join(map(str, among))}" if len(among) > 1 else repr(among[0])
+        return None if value in among else named
+    if get_origin(kind) is Annotated:
+        number, within = get_args(kind)
+        return _wanted_one(number, value) or (None if _RANGES[within](value) else within)
     if kind not in _NAMES and not (isinstance(kind, type) and is_dataclass(kind)):
         return None
     accepted = {int: Integral, float: SupportsFloat}.get(kind, kind)
@@ -132,20 +182,3 @@ def _wanted_tuple(hints: tuple[Any, ...], value: Any) -> str | None:
         return f"a tuple of {len(hints)}"
     wanted = next(filter(None, map(_wanted, hints, value)), None)
     return wanted and f"a tuple of which each is {wanted}"
-
-
-def check_ranges(owner: object, /, **ranges: tuple[bool, str]) -> None:
-    """Raise UserError for the first field of `owner` that is out of its range: `ranges` says of
-    each whether it is good, and what a good one is. Those whose type is a Literal need not be
-    named."""
-    types = _types(type(owner))
-    choices = {name: get_args(own) for name, own in types.items() if get_origin(own) is Literal}
-    allowed = {
-        name: (getattr(owner, name) in values, f"one of {', '.join(map(str, values))}")
-        for name, values in choices.items()
-    }
-    for name, (good, wanted) in {**allowed, **ranges}.items():
-        if not good:
-            raise UserError(
-                f"{type(owner).__name__}.{name} is {getattr(owner, name)!r}; it must be {wanted}"
-            )

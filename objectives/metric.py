@@ -1,7 +1,5 @@
 """The metrics of the tasks. Imports no torch, for reports."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeAlias
 
 import numpy as np

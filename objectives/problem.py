@@ -1,7 +1,5 @@
 """What every trial of a study shares: data, teacher, student, cost. Prepared once a launch."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping
@@ -112,7 +110,7 @@ class Problem:
     """Folder for what is made once: see `cache`."""
     student_layers: tuple[int, ...] | None = None
     """The layers of the teacher that the student is, where it is some of them."""
-    beside: tuple[Problem, ...] = ()
+    beside: tuple["Problem", ...] = ()
     """The other tasks of the study, each with a teacher of its own that reads the same tokens."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 

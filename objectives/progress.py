@@ -1,7 +1,5 @@
 """What long work tells of its run."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

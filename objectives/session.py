@@ -1,7 +1,5 @@
 """Where and how a launch works: what everything takes along that is made once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

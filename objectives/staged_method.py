@@ -1,7 +1,5 @@
 """What the methods share that cut a student to a budget, and those that train it in stages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +10,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.bert_method import BertMethod, WeightBits
 from objectives.device import Precision
-from objectives.errors import UserError, check_ranges
+from objectives.errors import PositiveInt, PositiveShare, ShareBelowOne, UserError
 from objectives.measures.budget import discretise
 from objectives.problem import Problem
 from objectives.students.bert.architecture import SPACES_OF_LAYERS, BertArchitecture, check_spaces
@@ -28,20 +26,12 @@ class Targeted(BertMethod):
 
     per_slot: ClassVar[frozenset[str]] = BertMethod.per_slot | {"target_ratio", "tolerance"}
 
-    target_ratio: float = 0.5
+    target_ratio: PositiveShare = 0.5
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
-    tolerance: float = 0.05
+    tolerance: ShareBelowOne = 0.05
     """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            target_ratio=(0 < self.target_ratio <= 1, "in (0, 1]"),
-            tolerance=(0 <= self.tolerance < 1, "in [0, 1)"),
-        )
-
-    def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
+    def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         return self.target_ratio, self.tolerance
 
 
@@ -98,7 +88,7 @@ class Staged(BertMethod):
     stages: tuple[Stage, ...] = (RECOVER,)
     """What the weights go through, those that search first; by default 3 epochs at 3e-4 after the
     cut, logits and hidden states, the best kept."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Sequences in a batch of `train`, and in one of `alpha`. >= 1."""
     precision: Precision = "auto"
     """Of the matmuls of the students' training, and of the teacher whose hidden states they learn.
@@ -106,7 +96,6 @@ class Staged(BertMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, batch_size=(self.batch_size >= 1, ">= 1"))
         check_order(self.stages)
         searching = [stage.name for stage in self.stages if stage.searches]
         if searching and not self.with_search:

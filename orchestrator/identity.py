@@ -31,16 +31,9 @@ def definition_of(
     """All that decides a trial's result, flat and printable; two runs with an equal one agree.
     A folder's name and a function's identity do not count, but what they hold does.
 
-    Args:
-        study: the study.
-        data: fingerprint of the text.
-        checkpoint: fingerprint of what the teacher computes.
-        student: fingerprint of what the student computes, if it is a checkpoint of its own.
-        augmentation: its `Augmenter.definition`, if there is one.
-        beside: the fingerprints `data` and `checkpoint` of each of the other tasks.
-
-    Returns:
-        Settings and fingerprints, by dotted name.
+    Fingerprints are of the text, of what the teacher computes, of what a student computes that is
+    a checkpoint of its own, and `beside` of the text and teacher of each other task;
+    `augmentation` is an `Augmenter.definition`.
     """
     parts: dict[str, Any] = {
         "name": study.name,
@@ -73,14 +66,7 @@ def definition_of(
 
 def sources_of(study: Study) -> dict[str, str]:
     """What the user named, for people to read: of a folder the end of its path and of a file
-    its name, so that a model card tells no home directory.
-
-    Args:
-        study: the study.
-
-    Returns:
-        Task, data, columns, checkpoints and their licences, by name.
-    """
+    its name, so that a model card tells no home directory."""
     task = study.task
     first, *second = task.columns
     licenses = dict.fromkeys(map(license_of, study.teacher.checkpoints))
@@ -119,7 +105,6 @@ def _settings(study: Study) -> Iterator[tuple[str, object]]:
 
 
 def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
-    """What `_settings` gives, of one dataclass."""
     for own in fields(owner):
         if not own.compare:  # a place, which decides nothing
             continue
@@ -136,7 +121,6 @@ def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object
 
 
 def _data_names(task: Task) -> dict[str, str]:
-    """What the user called the data."""
     data = task.data
     if isinstance(data, Mapping):
         names = {split: file.path.name for split, file in data.items()}

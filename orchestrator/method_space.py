@@ -123,8 +123,7 @@ class MethodSpace:
 
 
 def applies(knob: str, drawn: Mapping[str, Any]) -> bool:
-    """Whether a trial that has drawn these has this knob too: of several methods, those of others
-    than its own it has not."""
+    """Whether a trial that drew these has this knob: not if it is another method's."""
     return METHOD not in drawn or knob == METHOD or knob.startswith(f"{drawn[METHOD]}.")
 
 

@@ -73,8 +73,7 @@ def draw(trial: optuna.Trial, name: str, knob: BaseDistribution) -> Any:
 
 
 def holds(knob: BaseDistribution, value: Any) -> bool:
-    """Whether a knob of this distribution may have the value. Publicly only a trial tells, by a
-    warning."""
+    """Whether a knob of this distribution may have the value; publicly a trial alone tells."""
     try:
         return knob._contains(knob.to_internal_repr(value))
     except (TypeError, ValueError):

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from objectives.engines.names import ENGINES, Engine
-from objectives.errors import UserError, check_ranges, check_types, did_you_mean
+from objectives.engines.names import Engine
+from objectives.errors import (
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UserError,
+    check_ranges,
+    check_types,
+    did_you_mean,
+)
 from objectives.measures.cost import CostName, check_priced
 from objectives.measures.evaluate import Objective
 from objectives.measures.latency import Latency
@@ -30,7 +38,7 @@ from orchestrator.sampler import SamplerFactory, SamplerName
 if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
 
-PopulationSize = int | Literal["auto"]
+PopulationSize = PositiveInt | Literal["auto"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -84,7 +92,7 @@ class Study:
     """What serves the models, and so what the cost "latency" times: torch as it is, "bfloat16",
     "compile"; on the CPU "onnxruntime" or "onnxruntime-int8", with the extra "onnx". Where it has
     fewer than 32 bits models are scored in it too. `weight_bits` change no milliseconds."""
-    latency_batch: int = 1
+    latency_batch: PositiveInt = 1
     """Sequences in the forward pass that the cost "latency" times."""
     objective: Objective = "metric"
     """What students are compared by, beside the cost: the task's "metric", or the "divergence" of
@@ -98,7 +106,7 @@ class Study:
     at_most: Mapping[str, float] = field(default_factory=dict)
     """The same from above: "ratio", "flops", "params", "bytes", "divergence"; and "ms", where these
     are what the study counts."""
-    seq_len: int | None = None
+    seq_len: PositiveInt | None = None
     """Length, in tokens, at which FLOPs and latency are taken; None takes the task's max_length."""
     augmentation: Augmentation | None = None
     """More train rows for the students, not for the teacher; an epoch is a pass over all."""
@@ -110,14 +118,14 @@ class Study:
     to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. None draws nothing: the
     trials are those of `first`, and one that failed is tried again by the next launch. It decides
     no result, and so may change from launch to launch."""
-    trials: int = 12
+    trials: PositiveInt = 12
     """Trials wanted. Launching again continues up to this number."""
-    patience: int | None = None
+    patience: PositiveInt | None = None
     """Finished trials, >= 1, in a row after which a launch stops if the hypervolume of the front
     has not grown with them, whichever worker ran them; None never stops for that. The volume is
     counted from the unpruned model's cost and a metric of 0 (of a divergence from infinity). The
     next launch counts anew, and so takes as many trials again at least."""
-    trial_timeout: float | None = None
+    trial_timeout: PositiveFloat | None = None
     """Seconds, > 0, that the search of a trial may take, or of a population, whose trials share
     them; None sets no limit. What takes longer fails after the step that it is at, and the study
     goes on. What is made once for a run counts for the trial that makes it."""
@@ -125,7 +133,7 @@ class Study:
     """Trials that train together as one program; fewer if memory does not hold so many. "auto": on
     a GPU trials / (4 x workers), at most 32, so that the sampler sees results at least four times;
     on a CPU, which gains little by more, 1."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seeds data order, teacher, augmentation and sampler."""
 
     def __post_init__(self) -> None:
@@ -137,7 +145,6 @@ class Study:
         self._check_first()
 
     def _check_parts(self) -> None:
-        """Teacher, method, space and all other fields are of their types."""
         if not isinstance(self.teacher, Teacher):
             raise UserError(
                 f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...) with a folder "
@@ -157,7 +164,6 @@ class Study:
         check_types(self)
 
     def _check_settings(self) -> None:
-        """Each field by itself is in its range, and the student is named once."""
         if not _NAME.fullmatch(self.name):
             raise UserError(
                 f"Study.name is {self.name!r}; use letters, digits, '-', '_' and '.', "
@@ -172,25 +178,10 @@ class Study:
         samplers = get_args(SamplerName)
         check_ranges(
             self,
-            trials=(self.trials >= 1, ">= 1"),
-            population=(
-                self.population == "auto"
-                or (isinstance(self.population, int) and self.population >= 1),
-                ">= 1, or 'auto'",
-            ),
-            patience=(self.patience is None or self.patience >= 1, ">= 1, or None"),
-            trial_timeout=(
-                self.trial_timeout is None or self.trial_timeout > 0,
-                "seconds above 0, or None",
-            ),
-            latency_batch=(self.latency_batch >= 1, ">= 1"),
-            engine=(self.engine in ENGINES, f"one of {', '.join(ENGINES)}"),
-            seq_len=(self.seq_len is None or self.seq_len >= 1, ">= 1, or None"),
             sampler=(
                 callable(self.sampler) or self.sampler in (None, *samplers),
                 f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None",
             ),
-            seed=(self.seed >= 0, ">= 0"),
         )
 
     def _check_beside(self) -> None:
@@ -305,7 +296,6 @@ class Study:
 
     @property
     def _parts(self) -> dict[str, MethodSpace]:
-        """Each method with its own part of the space."""
         return {
             name: MethodSpace(
                 method,

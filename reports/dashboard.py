@@ -105,7 +105,6 @@ def _study_note(run: RunRecord) -> str:
 
 
 def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
-    """Empty while there is nothing to say."""
     if trial.state == "failed":
         return f"Failed: {markdown(trial.failure)}"
     if (result := trial.result) is None:
@@ -116,7 +115,7 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
         f"{result.budget_name} ratio {result.reached:.4f}, {met} the band around its target "
         f"{result.target_ratio:.4f} ± {100 * result.tolerance:.3g}%. "
         f"{divergence_words(result)}{markdown(run.metric_name)} {result.metric:.4f}, "
-        f"held out {result.heldout_metric:.4f}.",
+        f"held out {result.heldout_metric:.4f}."
     ]
     if sizes:
         head = ["layer", *sizes]

@@ -51,10 +51,7 @@ def hypervolume(run: RunRecord) -> Hypervolume:
         steps = [(one.result.ratio, one.result.worth) for one in front]
         volumes.append(share_covered(steps, run.unpruned.worth))
     clock, ends = BusyClock(run.trials), [t.ended for t in ended if t.ended is not None]
-    return Hypervolume(
-        seconds=tuple(map(clock, ends)) if clock else (),
-        shares=tuple(volumes),
-    )
+    return Hypervolume(seconds=tuple(map(clock, ends)) if clock else (), shares=tuple(volumes))
 
 
 def share_covered(steps: Steps, unpruned: float) -> float:

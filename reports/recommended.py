@@ -78,7 +78,6 @@ def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
 
 
 def _expected(view: ParetoView, chosen: FinishedTrial) -> float | None:
-    """The metric of the chosen model less the `optimism` of choosing it."""
     comparison = view.paired
     if comparison is None:
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from objectives.cache import atomic_write_text
+from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damaged_files
 from orchestrator.runs.records import RunRecord
@@ -28,17 +29,6 @@ _FORMAT = "maskfront-bench-3"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
-    """What a model is worth in an engine of other bits than the run's own, on its data."""
-
-    metric: float
-    """On the selection split."""
-    interval: tuple[float, float]
-    heldout_metric: float
-    heldout_interval: tuple[float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TimedModel:
     """One model under the conditions of a `Speed`."""
 
@@ -53,8 +43,8 @@ class TimedModel:
     speed_up: float
     """How many times as fast as the reference in its fastest engine of float32."""
     worth: Worth | None
-    """None if it was not scored in this engine; with the run's own bits it is worth what its trial
-    says."""
+    """On the study's data; None if it was not scored in this engine: with the run's own bits it is
+    worth what its trial says."""
 
     @property
     def times(self) -> str:

@@ -1,7 +1,5 @@
 """How near does the search of the source report come to the report's own tables?"""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ below a threshold are deferred (Viola and Jones 2001; of classifiers of text Wan
 All is reckoned from answers that are there: nothing is trained, no model is run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,12 +90,9 @@ class Pair:
     confidence: Confidence
     temperature: float
 
-    def sure(self, role: str) -> NDArray[np.float64]:
-        """The small one's confidence in each row."""
-        return self._sure[role]
-
     @cached_property
-    def _sure(self) -> dict[str, NDArray[np.float64]]:
+    def sure(self) -> dict[str, NDArray[np.float64]]:
+        """The small one's confidence in each row of a role."""
         return {
             role: confidence_of(self.confidence, logits, self.temperature)
             for role, logits in self.small.logits.items()
@@ -107,7 +102,7 @@ class Pair:
         """The cascade that defers the rows of less confidence than this."""
         rows, roles = self.rows, ("select", "heldout")
         said = {role: self.said(role, threshold) for role in roles}
-        deferred = {role: float((self.sure(role) < threshold).mean()) for role in roles}
+        deferred = {role: float((self.sure[role] < threshold).mean()) for role in roles}
         return Cascade(
             small=self.small.number,
             large=self.large.number,
@@ -128,19 +123,19 @@ class Pair:
     def said(self, role: str, threshold: float) -> Labels:
         """The class of each row (rows,)."""
         answers = (self.large.logits[role].argmax(-1), self.small.logits[role].argmax(-1))
-        return np.asarray(np.where(self.sure(role) < threshold, *answers))
+        return np.asarray(np.where(self.sure[role] < threshold, *answers))
 
     def threshold(self, deferred: float) -> float:
         """The one that defers this share of the selection rows."""
         if deferred <= 0 or deferred >= 1:
             return float("inf" if deferred > 0 else "-inf")
-        return float(np.quantile(self.sure("select"), deferred))
+        return float(np.quantile(self.sure["select"], deferred))
 
     def cost(self, deferred: float) -> float:
         """Mean of a row where this share is deferred."""
         return self.small.cost + deferred * self.large.cost
 
-    def judged_by(self, which: NDArray[np.bool_]) -> Pair:
+    def judged_by(self, which: NDArray[np.bool_]) -> "Pair":
         """The same with some of the selection rows."""
         small, large = (
             replace(member, logits={**member.logits, "select": member.logits["select"][which]})
@@ -148,10 +143,10 @@ class Pair:
         )
         return replace(self, small=small, large=large, rows=self.rows.judged_by(which))
 
-    def curve(self) -> Curve:
+    def curve(self) -> "Curve":
         """What deferring the 0, 1, ... least sure selection rows gives. Rows of equal confidence
         are deferred together."""
-        sure = self.sure("select")
+        sure = self.sure["select"]
         order = np.argsort(sure, kind="stable")
         ranked, original = sure[order], self.rows.original["select"][order]
         alike = [
@@ -207,8 +202,7 @@ def cascades(pairs: Iterable[Pair]) -> list[Cascade]:
 
 
 def front_of(found: Sequence[Cascade]) -> list[Cascade]:
-    """Those that no other matches in the metric of the selection split at a lower cost, by rising
-    cost."""
+    """Those that no cheaper one matches in the selection split's metric, by rising cost."""
     front: list[Cascade] = []
     for cascade in sorted(found, key=lambda one: (one.cost, -one.metric)):
         if not front or cascade.metric > front[-1].metric:

@@ -4,8 +4,6 @@ Greedy selection with replacement (Caruana et al. 2004; auto-sklearn, Feurer et 
 that helps most is added, again and again. All is reckoned from answers that are there.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,10 +53,7 @@ def ensembles(members: Sequence[Member], rows: Rows, steps: int = STEPS) -> list
 
 
 def _ensemble(
-    members: Sequence[Member],
-    rows: Rows,
-    chosen: Sequence[int],
-    shares: Mapping[str, np.ndarray],
+    members: Sequence[Member], rows: Rows, chosen: Sequence[int], shares: Mapping[str, np.ndarray]
 ) -> Ensemble:
     said = {role: own[chosen].sum(0).argmax(-1) for role, own in shares.items()}
     return Ensemble(

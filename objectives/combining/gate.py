@@ -8,8 +8,6 @@ the large model itself fails, the unpruned one is tested in its place: a second 
 at most 10% pass wrongly. A model alone is a cascade of it that defers nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,12 +25,7 @@ _Place = tuple[float, float]
 def cheapest_agreeing(pairs: Sequence[Pair], share: float) -> Cascade | None:
     """The cheapest cascade that agrees with the unpruned model on this share of all rows.
 
-    Args:
-        pairs: Of models, such as `pairs_of` has.
-        share: Below 1.
-
-    Returns:
-        The cascade; None where the selection rows cannot say so of any, or are too few.
+    The share is below 1. None where the selection rows cannot say so of any, or are too few.
     """
 
     def place(pair: Pair, needed: int) -> _Place | None:
@@ -55,14 +48,8 @@ def cheapest_agreeing(pairs: Sequence[Pair], share: float) -> Cascade | None:
 def cheapest_keeping(pairs: Sequence[Pair], least: float, kept: float = 0.0) -> Cascade | None:
     """The cheapest cascade, deferring one of `SHARES`, none or all of the rows, of enough metric.
 
-    Args:
-        pairs: Of models, such as `pairs_of` has.
-        least: How far its metric is above `kept` times the unpruned model's, at least; without
-            `kept` the metric itself.
-        kept: Share of the unpruned model's metric, on the same rows.
-
-    Returns:
-        The cascade; None where the selection rows cannot say so of any, or are too few.
+    Its metric is at least `least`, or as far above `kept` times the unpruned model's on the same
+    rows. None where the selection rows cannot say so of any, or are too few.
     """
 
     def place(pair: Pair, value: Callable[[Pair, float], float]) -> _Place | None:
@@ -97,7 +84,7 @@ def _choosing(rows: int) -> NDArray[np.bool_]:
 
 
 def _rows(pairs: Sequence[Pair]) -> int:
-    return len(pairs[0].sure("select")) if pairs else 0
+    return len(pairs[0].sure["select"]) if pairs else 0
 
 
 def _taken(
@@ -134,8 +121,7 @@ def _fitted(pair: Pair, third: NDArray[np.bool_]) -> Pair:
 
 
 def best_within(pairs: Sequence[Pair], cost: float) -> Cascade | None:
-    """The cascade of the highest agreement among those of at most this mean cost; None if there is
-    none."""
+    """The cascade of the highest agreement among those of at most this mean cost, if any."""
     found = []
     for pair in pairs:
         curve = pair.curve()

@@ -1,7 +1,5 @@
 """The parts that cascades and ensembles are made of, and how their answers are judged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,7 +44,7 @@ class Rows:
         """The metric of these classes (rows,)."""
         return metric_value(self.metric, self.labels[role], said, classes=self.classes)
 
-    def judged_by(self, which: NDArray[np.bool_]) -> Rows:
+    def judged_by(self, which: NDArray[np.bool_]) -> "Rows":
         """The same with some of the selection rows."""
         labels, original = (
             {**of, "select": of["select"][which]} for of in (self.labels, self.original)

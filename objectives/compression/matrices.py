@@ -4,8 +4,6 @@ Each matrix learns, straight through its rounding, to give on what reaches it in
 what the float one gives there: least |W^ a^ + b - W a - b_0|^2, a^ rounded too.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Proximal steps on groups of weights: a gradient step, then one to fewer groups."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -2,14 +2,11 @@
 
 Block after block, attention and FFN: the weights of the output projection are those with which the
 sum before the LayerNorm comes nearest to that of the unpruned model on the same text, by linear
-least squares. Either a unit has one factor for all its weights (Kwon et al. 2022, section 4.3), or
-all weights are free.
+least squares. A unit has one factor for all its weights (Kwon et al. 2022, 4.3), or all are free.
 
 Unlike the paper's code: every block is fitted, heads without an intercept, the damping is that of
 the equations themselves, and a block whose factors grow too large is left out, not all after it.
 """
-
-from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence

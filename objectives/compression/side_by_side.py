@@ -13,8 +13,6 @@ cross distillation; the residual is ours). All that a fit needs to know of the r
 of s and of what is wanted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -135,8 +133,7 @@ def _moments(
     *,
     first_only: bool,
 ) -> tuple[Tensor, Tensor]:
-    """A and B of a block over all tokens, or the first of each sequence; the unpruned model
-    advances."""
+    """A and B of a block over all tokens, or first ones; the unpruned model advances."""
     weight = whole.output.dense.weight
     width = len(weight[0, kept])
     second = torch.zeros(width, width, dtype=torch.float64, device=weight.device)

@@ -5,8 +5,6 @@ time: beside models that were cut the unpruned one stands with random weights, u
 named. Where the task's own texts are known, they are timed too, from text to label.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -227,7 +225,6 @@ def _load(
 
 
 def _classifier(folder: Path) -> PreTrainedModel:
-    """The classifier of a folder as its family has it, in evaluation mode."""
     model = load_model(folder)
     try:
         model = family_of(model).adapted(model)

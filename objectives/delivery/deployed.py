@@ -55,11 +55,7 @@ def stage_of(
 
 
 def write_classifier(
-    folder: Path,
-    stages: Sequence[Stage],
-    labels: Sequence[str] | None,
-    *,
-    several: bool = False,
+    folder: Path, stages: Sequence[Stage], labels: Sequence[str] | None, *, several: bool = False
 ) -> None:
     """Write classifier.json and classify.py. Stages of one tokenizer share its file; `labels` are
     in the order of the outputs, None where the output is a number; a text may have `several`."""

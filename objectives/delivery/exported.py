@@ -1,7 +1,4 @@
-"""An exported model: a folder that transformers loads where maskfront is not installed; its ONNX
-files scored."""
-
-from __future__ import annotations
+"""An exported model: a folder that transformers loads without maskfront; its ONNX files scored."""
 
 from functools import partial
 from pathlib import Path

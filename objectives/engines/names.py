@@ -1,7 +1,5 @@
 """What the engines are called, and with what bits they work; imports no torch, for reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 

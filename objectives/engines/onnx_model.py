@@ -1,5 +1,4 @@
-"""A classifier as an ONNX file, checked against torch; its twins in int8 and 4 bits, with what that
-costs.
+"""A classifier as an ONNX file, checked against torch; its twins in int8 and 4 bits.
 
 Needs the extra "onnx". The exporter is torch's own (dynamo), the runtime onnxruntime on the CPU.
 """

@@ -3,8 +3,6 @@
 Each engine makes a model ready to run, and says how many bytes of weights it loads for that.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

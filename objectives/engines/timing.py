@@ -1,7 +1,4 @@
-"""How long forward passes take. The models take turns, so that a slow moment of the machine is
-everybody's."""
-
-from __future__ import annotations
+"""How long forward passes take. Models take turns: a slow moment of the machine is everybody's."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

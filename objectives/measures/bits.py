@@ -3,8 +3,6 @@
 A search chooses units as if nothing were quantised; what the cut model costs counts its bits.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -64,7 +62,6 @@ class Bytes(Cost):
         return bytes_of(dict(self._tensors(architecture)))
 
     def _tensors(self, architecture: BertArchitecture) -> Iterator[tuple[str, Tensor]]:
-        """All of a cut model's, by their names."""
         hidden, labels = self.shape.hidden, self.shape.labels
         for name, shape in self.embeddings.items():
             if name in ROUNDED_EMBEDDINGS:

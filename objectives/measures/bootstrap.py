@@ -1,8 +1,7 @@
 """How sure a metric is: an interval by the bootstrap over the rows of its split."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -20,6 +19,18 @@ Interval = tuple[float, float]
 
 Floats = NDArray[np.float64]
 """(R,) the metric on each sample; (R, C) how often each draws each class."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What answers are worth by the task's metric."""
+
+    metric: float
+    """On the selection split."""
+    interval: Interval
+    """95% bootstrap interval of `metric`."""
+    heldout_metric: float
+    heldout_interval: Interval
 
 
 def bootstrap_interval(

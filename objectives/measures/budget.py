@@ -1,7 +1,5 @@
 """The budget of a search: the hinge loss that steers into it, the cut that meets it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,8 +26,7 @@ class Budget:
     cost: Cost
     """Of the student, cut or masked."""
     full: float
-    """Ratio 1, in the unit of the cost: that of the teacher, or of the unpruned student if it is
-    another checkpoint."""
+    """Ratio 1, in the unit of the cost: of the teacher, or of a student of another checkpoint."""
 
     def ratio(self, architecture: BertArchitecture) -> float:
         """The share of ratio 1 that a model of this architecture costs."""
@@ -115,7 +112,7 @@ def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) ->
 
 
 def _other_costly_ones(
-    lanes: _Lanes, costly: Tensor, below: Tensor, low: float, high: float
+    lanes: "_Lanes", costly: Tensor, below: Tensor, low: float, high: float
 ) -> Tensor | None:
     """The counts inside the band whose number of units of a kind, (lanes,) bool, is nearest to that
     of `below`, and which the others fill up; None if there are none."""
@@ -168,7 +165,6 @@ class _Lanes:
         """The score and the lane of each step that is to be decided, by falling score."""
 
     def count(self, steps: Tensor) -> Tensor:
-        """How many of the steps lie in each lane."""
         return steps.bincount(minlength=len(self.lengths))
 
     def kinds(self) -> Iterator[Tensor]:
@@ -201,7 +197,6 @@ class _Lanes:
         return counts
 
     def cost_of(self, counts: Tensor) -> float:
-        """What the model of these counts costs."""
         return self.prices(counts).item()
 
     def prices(self, counts: Tensor) -> Tensor:
@@ -211,7 +206,6 @@ class _Lanes:
         return layers.sum(-1) + self.cost.fixed
 
     def architecture(self, counts: Tensor) -> BertArchitecture:
-        """What is left if so many of each lane stay."""
         masks = {space: mask.tolist() for space, mask in self.masks(counts).items()}
         return BertArchitecture.from_masks(self.cost.shape, masks)
 

@@ -8,8 +8,6 @@ activations and bias adds are no matmuls and do not count. Tests hold that this 
 `torch.utils.flop_counter.FlopCounterMode` to the last digit.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

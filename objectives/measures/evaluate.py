@@ -1,8 +1,6 @@
 """Scoring a classifier that was really cut: its metric on a split, how far its answers are from the
 teacher's, and its parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Literal

@@ -1,7 +1,5 @@
 """What to take where each thing has a cost: the 0/1 knapsack, solved exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -5,8 +5,6 @@ longer than one of none. As its two halves follow one another, models of heads a
 neurons alone, a few numbers of each, say all; between these the time is interpolated.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -57,7 +55,7 @@ class Conditions:
     engine: Engine = "eager"
 
     @classmethod
-    def here(cls, device: str, *, batch: int, seq_len: int, engine: Engine = "eager") -> Conditions:
+    def here(cls, device: str, *, batch: int, seq_len: int, engine: Engine = "eager") -> Self:
         """Those of this process on a torch device."""
         cuda = torch.device(device).type == "cuda"
         name = torch.cuda.get_device_name(device).replace(" ", "-") if cuda else device

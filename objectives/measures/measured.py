@@ -1,7 +1,5 @@
 """What a model costs as it is, whatever its architecture says: counted in one forward pass."""
 
-from __future__ import annotations
-
 import torch
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -30,8 +28,7 @@ def measured_flops(model: PreTrainedModel, seq_len: int, *, meta: bool = True) -
 
 
 def measured_costs(model: PreTrainedModel, seq_len: int, *, meta: bool = True) -> dict[str, int]:
-    """FLOPs of one sequence (see `measured_flops`), parameters and bytes of a model as it is, by
-    the units of costs."""
+    """FLOPs of one sequence (see `measured_flops`), parameters and bytes of a model, by unit."""
     return {
         f"flops@{seq_len}": measured_flops(model, seq_len, meta=meta),
         "params": count_parameters(model),

@@ -7,8 +7,6 @@ the models are equal: their metrics on a sample have twice the variance, that of
 of the selection rows, and half of it is known to be luck.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,16 +19,9 @@ Floats = NDArray[np.float64]
 def cheapest_within(
     lost: Sequence[float], most_lost: Callable[[int], float | None], margin: float
 ) -> tuple[int, bool] | None:
-    """The cheapest model of a front that loses at most a margin, and whether that is sure.
-
-    Args:
-        lost: What each model seems to lose, by rising cost.
-        most_lost: The upper end of the interval of that, by a model's place; None if not known.
-        margin: What may be lost.
-
-    Returns:
-        The place of the first model whose upper end is within the margin, and True; if there is
-        none, of the first that seems to be, and False. None if none seems to be.
+    """The place of the cheapest model of a front that loses at most a margin, and whether it surely
+    does: of the first by rising cost whose upper end, `most_lost` by its place, is within the
+    margin, or if there is none of the first that seems to be. None if none seems to be.
     """
     seems = [place for place, one in enumerate(lost) if one <= margin]
     for place in seems:
@@ -45,12 +36,8 @@ def optimism(
 ) -> float:
     """How much higher the metric of the model that `cheapest_within` takes is than on other rows.
 
-    Args:
-        metrics_M: On all selection rows.
-        samples_MR: On each sample of them.
-        unpruned_R: Of the unpruned model on each sample.
-        wider_M: How far the upper end of what a model loses is above that.
-        loss: The margin, as a share of the unpruned metric.
+    Metrics are those on all selection rows and on samples of them. The upper end of what a model
+    loses is wider by `wider_M`; the margin is a share of the unpruned metric.
     """
     gains = []
     for sample_M, unpruned in zip(samples_MR.T, unpruned_R, strict=True):

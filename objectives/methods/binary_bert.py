@@ -14,14 +14,12 @@ the alpha split with this layer alone in one binary matrix in place of two. Ther
 before, and those that are not split are binary all the time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from objectives.bert_method import Bits
-from objectives.errors import UserError, check_ranges
+from objectives.errors import Share, UserError
 from objectives.measures.bits import bytes_of
 from objectives.measures.evaluate import nearness
 from objectives.measures.knapsack import best_within
@@ -61,13 +59,12 @@ class BinaryBert(Budgeted, Staged):
     """What the weights go through, ternary first: 3 epochs each, as those of TernaryBert."""
     first_binary: str = "binary"
     """The name of the stage before which the weights are split."""
-    split: float = 1.0
+    split: Share = 1.0
     """Share of the bytes that splitting all layers adds which may be spent: the layers are split
     that gain most for it, the others have one binary matrix. In [0, 1]."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, split=(0 <= self.split <= 1, "in [0, 1]"))
         names = [stage.name for stage in self.stages]
         if self.first_binary not in names:
             raise UserError(
@@ -85,8 +82,7 @@ class BinaryBert(Budgeted, Staged):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Choose the units of each member by how far the answer moves without them, per cost; then
-        cut and train."""
+        """Choose each member's units by how far the answer moves without them, per cost; train."""
         scores = scores_per_cost(problem, members[0].spaces, "logits")
         chosen = Chosen([member.within_budget(scores, problem) for member in members])
         return staged_search(members, problem, chosen, seed=seed, progress=progress)
@@ -95,7 +91,7 @@ class BinaryBert(Budgeted, Staged):
         """The same units in ternary weights; those that have bits already as they are."""
         if architecture.has_bits:
             return architecture
-        return self.with_weight_bits(architecture, 2)
+        return self._with_weight_bits(architecture, 2)
 
     def entering(
         self,
@@ -112,7 +108,7 @@ class BinaryBert(Budgeted, Staged):
 
     def _halved(self, units: BertArchitecture, split: Collection[int]) -> BertArchitecture:
         """In binary weights, those of some layers in halves."""
-        binary = self.with_weight_bits(units, 1)
+        binary = self._with_weight_bits(units, 1)
         layers = tuple(
             replace(layer, halves=HALVES if number in split else None)
             for number, layer in enumerate(binary.layers)

@@ -8,11 +8,9 @@ nothing (AdaBERT, Chen et al. 2020, takes the embeddings, too). The loss is that
 if asked, of hidden states.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +20,22 @@ from objectives.device import to_device
 from objectives.errors import UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult
+from objectives.strategies.super_net_search import CellMethod
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype, check_position_wise
 from objectives.students.cells.graph import Node
 from objectives.text.data import Batch
 from objectives.training.teacher_states import keep_states
-from objectives.weights.cells import finished, new_cell, taught_loss, train_cells, trainable
+from objectives.weights.cells import finished, new_cell, taught_loss
 from objectives.weights.independent import not_finite
 from objectives.weights.shared_cells import SharedCells, shared_net
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellSearch(SearchMethod):
+class CellSearch(CellMethod):
     """Students of convolutions, attention, gates and poolings, for ratios below a tenth."""
 
-    per_slot: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
-
-    width: int = 128
-    """D, dimensions of the hidden states: a multiple of 16."""
     operations: tuple[str, ...] = ("conv5", "conv5")
     """Of the blocks, in their order: names in `students.cells.operations.OPERATIONS`, or "none",
     where there is no block. A knob "operations[0]" is one of them."""
@@ -60,10 +55,6 @@ class CellSearch(SearchMethod):
     or "none"."""
     epochs: float = 8
     """Passes over the train split. > 0, or 0 with `shared`."""
-    learning_rate: float = 3e-3
-    """Peak of AdamW's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
-    batch_size: int = 32
-    """Sequences in a batch of `train`. >= 1."""
     hidden_weight: float = 0.0
     """Weight of the hidden states beside the logits: each block learns, through a map of its own,
     what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0; 0 where
@@ -78,8 +69,6 @@ class CellSearch(SearchMethod):
         check_ranges(
             self,
             epochs=(self.epochs > 0 or (self.epochs == 0 and not alone), "> 0, or 0 if shared"),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            batch_size=(self.batch_size >= 1, ">= 1"),
             hidden_weight=(
                 self.hidden_weight == 0 if self.recurrent else self.hidden_weight >= 0,
                 "0 where the cell is recurrent" if self.recurrent else ">= 0",
@@ -132,8 +121,7 @@ class CellSearch(SearchMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Train the student of each member, one after another, from nothing or from what the run
-        shares."""
+        """Train the student of each member in turn, from nothing or from what the run shares."""
         one, taken = members[0], None
         if one.shared is not None:
             try:
@@ -157,13 +145,13 @@ class CellSearch(SearchMethod):
             fits = to_device(fits, problem.device)
             curve = list(taken.curve) if taken else []
             if member.epochs:
-                curve += member._train(student, fits, problem, seed, progress)
+                curve += member._learnt(student, fits, problem, seed, progress)
             model = finished(student)
             yield not_finite(slot, curve) or SearchResult(
                 slot=slot, architecture=genotype, model=model, curve=curve
             )
 
-    def _train(
+    def _learnt(
         self,
         student: CellForSequenceClassification,
         fits: nn.ModuleList,
@@ -171,10 +159,7 @@ class CellSearch(SearchMethod):
         seed: int,
         progress: Progress,
     ) -> list[CurvePoint]:
-        """Let the student learn the teacher's answers; returns its learning curve."""
-        weights = trainable(student)
         if self.hidden_weight:
-            weights |= {f"fits.{name}": weight for name, weight in fits.named_parameters()}
             keep_states(problem, torch.float32, progress)
 
         def loss(batch: Batch, _: int) -> Tensor:
@@ -182,13 +167,5 @@ class CellSearch(SearchMethod):
             return taught_loss(answer, student.graph, batch, problem, fits, self.hidden_weight)
 
         student.train()
-        return train_cells(
-            problem,
-            weights,
-            loss,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            seed=seed,
-            progress=progress,
-        )
+        both = nn.ModuleList([student, fits])
+        return self._train(problem, both, loss, self.epochs, "learn", seed, progress)

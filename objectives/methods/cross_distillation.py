@@ -14,8 +14,6 @@ to the hidden state beside a block is for this one to make up for, too. `prox` c
 a block as the paper does, by proximal gradient steps; how many it keeps is as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -26,7 +24,7 @@ from transformers import BertForSequenceClassification
 
 from objectives.compression.reconstruction import solved, stepped
 from objectives.compression.side_by_side import Pair
-from objectives.errors import check_ranges
+from objectives.errors import PositiveFloat, PositiveInt, Share
 from objectives.problem import Problem
 from objectives.strategies.one_shot import OneShot
 from objectives.strategies.ranking import per_cost
@@ -47,20 +45,20 @@ class CrossDistillation(OneShot):
 
     stages: tuple[Stage, ...] = ()
     """None, as a few rows train nothing. With many, distillation goes on from what was solved."""
-    rows: int = 1024
+    rows: PositiveInt = 1024
     """Of train, drawn with the seed; all, if there are fewer. >= 1. Of their tokens the hidden
     states of both models stay in memory, 8 E bytes each. Nothing else is read."""
     mixes: Literal["inputs", "losses"] = "inputs"
     """What of the two paths is mixed: "inputs" is SCD, "losses" CD."""
-    mu: float = 0.6
+    mu: Share = 0.6
     """Share of the loss on the unpruned model's path, with mixed losses. In [0, 1]."""
-    alpha: float = 0.75
+    alpha: Share = 0.75
     """Share of the unpruned model's path in what its own weights get, with mixed inputs; the rest
     is the pruned one's. In [0, 1]."""
-    beta: float = 0.75
+    beta: Share = 0.75
     """Share of the pruned model's path in what its weights get, likewise; where both are 1 each
     model goes its own way, which is plain reconstruction. In [0, 1]."""
-    damping: float = 0.1
+    damping: PositiveFloat = 0.1
     """How much the solution is held at the weights that the unpruned model has: of the mean square
     of what enters a weight. Few rows want more. > 0."""
     prox: Literal["closed", "hard", "soft"] = "closed"
@@ -68,16 +66,6 @@ class CrossDistillation(OneShot):
     or those that proximal steps leave: "hard", of the largest weights on a falling schedule, as in
     the paper's code; "soft", by the group lasso of its text. Steps take minutes where the closed
     form takes seconds."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shares = {name: getattr(self, name) for name in ("mu", "alpha", "beta")}
-        check_ranges(
-            self,
-            rows=(self.rows >= 1, ">= 1"),
-            damping=(self.damping > 0, "> 0"),
-            **{name: (0 <= share <= 1, "in [0, 1]") for name, share in shares.items()},
-        )
 
     def idle(self) -> Mapping[str, str]:
         """Losses are mixed by mu, inputs by alpha and beta."""
@@ -94,7 +82,7 @@ class CrossDistillation(OneShot):
         )
         return per_cost({space: scores[space] for space in self.spaces}, problem.budget.cost)
 
-    def found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
+    def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
         """The units inside the budget, with their weights solved for; with `prox` as many units of
         each block, and their weights, as the steps leave."""
         chosen = self.choose(problem, seed)

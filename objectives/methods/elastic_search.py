@@ -11,8 +11,6 @@ What is trained along one order knows that path. So the units of a layer always 
 the training; what a trial may choose is how many of them each layer keeps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +23,14 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.cache import content_key
 from objectives.device import matmul_dtype
-from objectives.errors import UserError, check_ranges
+from objectives.errors import (
+    InnerShare,
+    NonNegativeFloat,
+    PositiveInt,
+    Share,
+    UserError,
+    check_ranges,
+)
 from objectives.measures.budget import places
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -56,10 +61,10 @@ class ElasticSearch(StagedMethod):
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
     with_search: ClassVar[bool] = False
 
-    flops_weight: float = 0.9
+    flops_weight: NonNegativeFloat = 0.9
     """lambda: the power of its cost that a unit's score is divided by; 1 ranks by score per FLOP,
     less favours heads, the expensive units, more favours neurons. >= 0."""
-    grad_rescale: float = 0.0
+    grad_rescale: Share = 0.0
     """kappa: share of scores that are measured anew, on the trained student at R, in those that
     divide the budget among the layers. In [0, 1]."""
     heads: tuple[int, ...] = ()
@@ -69,9 +74,9 @@ class ElasticSearch(StagedMethod):
     """The same of neurons."""
     elastic: Stage = ELASTIC
     """The training that all trials of a run share."""
-    sizes: int = 3
+    sizes: PositiveInt = 3
     """Sizes that a step of it trains at. >= 1."""
-    smallest: float = 0.05
+    smallest: InnerShare = 0.05
     """The smallest of them, as a share of the unpruned student's cost. In (0, 1)."""
     shares: tuple[float, ...] = ()
     """In place of `sizes` the widths that each step trains at: of every layer the same share of its
@@ -84,7 +89,7 @@ class ElasticSearch(StagedMethod):
     depth: float = 1.0
     """Share m of the layers that a trial keeps, one of `depths` or 1: layer floor(i / m) for each
     i < round(m layers). An R above what these hold cannot be met."""
-    trained_flops_weight: float = 0.9
+    trained_flops_weight: NonNegativeFloat = 0.9
     """The flops_weight of the sizes that are trained. >= 0."""
     stages: tuple[Stage, ...] = ()
     """What each trial goes through on its own after it is cut; none, as it is trained already."""
@@ -93,11 +98,6 @@ class ElasticSearch(StagedMethod):
         super().__post_init__()
         check_ranges(
             self,
-            flops_weight=(self.flops_weight >= 0, ">= 0"),
-            grad_rescale=(0 <= self.grad_rescale <= 1, "in [0, 1]"),
-            sizes=(self.sizes >= 1, ">= 1"),
-            smallest=(0 < self.smallest < 1, "in (0, 1)"),
-            trained_flops_weight=(self.trained_flops_weight >= 0, ">= 0"),
             shares=(
                 all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9))),
                 "shares in (0, 1], rising",
@@ -195,18 +195,17 @@ class ElasticSearch(StagedMethod):
         return idle
 
     def _widths(self) -> dict[str, tuple[int, ...]]:
-        """Those that are given, of each space."""
         given = {"heads": self.heads, "ffn": self.ffn}
         return {space: widths for space, widths in given.items() if widths}
 
     def _all_given(self) -> bool:
         return len(self._widths()) == len(self.spaces)
 
-    def asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
+    def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         """R, or what given widths come to."""
         if self._all_given():
             return problem.budget.ratio(units), self.tolerance
-        return super().asked(problem, units)
+        return super()._asked(problem, units)
 
     @classmethod
     def search(
@@ -221,7 +220,7 @@ class ElasticSearch(StagedMethod):
         yield from staged_search(
             members,
             problem,
-            Chosen([member.choose(problem, shared) for member in members]),
+            Chosen([member._choose(problem, shared) for member in members]),
             seed=seed,
             progress=progress,
             students=[shared.model] * len(members),
@@ -286,17 +285,9 @@ class ElasticSearch(StagedMethod):
         deep = shared_student(of_wide, ingredients, prepare_depths, progress)
         return deep._replace(curve=[*wide.curve, *deep.curve])
 
-    def choose(self, problem: Problem, shared: SharedStudent) -> BertArchitecture:
+    def _choose(self, problem: Problem, shared: SharedStudent) -> BertArchitecture:
         """The units of highest score; within t of R they end where scores fall most. Of a space
-        whose widths are given the first units.
-
-        Args:
-            problem: what the method works on.
-            shared: the student that was trained at many sizes.
-
-        Returns:
-            The units that stay.
-        """
+        whose widths are given the first units."""
         scores = self._scores(problem, shared)
         if self.depth < 1:
             scores["layers"] = torch.full((problem.shape.layers, 1), -math.inf)

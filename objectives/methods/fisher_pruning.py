@@ -7,8 +7,6 @@ bring each block back to what it gave (`reconstruction.py`). With `stages=()` th
 method of the paper; with stages it is the baseline that a search has to beat at equal steps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +34,6 @@ class FisherPruning(OneShot):
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The Fisher information of each unit per cost."""
-        del seed
         return scores_per_cost(problem, self.spaces, "loss")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:

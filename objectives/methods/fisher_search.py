@@ -12,14 +12,12 @@ much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the 
 To measure again and again while the budget falls gained nothing (docs/comparison.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeFloat
 from objectives.problem import Problem
 from objectives.strategies.importance import Squares, importance_of_student
 from objectives.strategies.one_shot import OneShot
@@ -38,7 +36,7 @@ class FisherSearch(OneShot):
     per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"flops_weight"}
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
-    flops_weight: float = 0.9
+    flops_weight: NonNegativeFloat = 0.9
     """lambda: the power of its cost that a unit's score is divided by; 1 ranks by score per FLOP,
     less favours heads, the expensive units, more favours neurons. >= 0."""
 
@@ -48,13 +46,8 @@ class FisherSearch(OneShot):
     """Whose squared gradient is a unit's score: that of the "loss" on the labels, as Kwon et al.,
     or of the "logits", how far the answer moves."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, flops_weight=(self.flops_weight >= 0, ">= 0"))
-
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """Fisher information over cost to the power of lambda."""
-        del seed
         importance = importance_of_student(problem, self.spaces, self.squares)
         exact = {space: value.double() for space, value in importance.items()}
         return per_cost(exact, problem.budget.cost, self.flops_weight)

@@ -8,8 +8,6 @@ This is the search of the source report on TinyBERT and of its follow-up DAP-BER
 What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,14 @@ import torch
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import (
+    InnerShare,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    PositiveShare,
+    UserError,
+)
 from objectives.measures.budget import TargetSchedule, hinge_loss, scheduled_ratio
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -40,7 +45,6 @@ from objectives.students.bert.architecture import SPACES, BertArchitecture, unit
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
-from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
 from objectives.weights.independent import staged_search
 
@@ -101,10 +105,10 @@ class MaskSearch(DescendingMethod):
 
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
-    flops_weight: float = 1.0
+    flops_weight: NonNegativeFloat = 1.0
     """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0. Under the optimiser
     "sign" only 0 or not counts."""
-    grad_rescale: float = 0.1
+    grad_rescale: PositiveFloat = 0.1
     """kappa: step size of alpha's optimiser. A factor on the gradient before Adam or a sign would
     cancel; under "sgd" it is one and the same. > 0."""
 
@@ -115,17 +119,17 @@ class MaskSearch(DescendingMethod):
     start: Literal["uniform", "fisher"] = "fisher"
     """Alpha at the start: all equal, or `initial_alpha` +- `spread` in the order of Fisher
     information per cost."""
-    spread: float = 3.0
+    spread: NonNegativeFloat = 3.0
     """Half the range of alpha under the start "fisher". >= 0."""
     heads_by: Literal["sigmoid", "softmax"] = "sigmoid"
     """Masks of heads: a gate each; or shares of one softmax a layer, of which the largest
     `heads_kept` stay. Those sum to the same whatever alpha is, so that the FLOPs loss does not move
     them."""
-    heads_kept: int | None = None
+    heads_kept: PositiveInt | None = None
     """Heads of each layer that stay under "softmax". None: R's share of them, at least one."""
-    temperature: tuple[float, float] = (1.0, 0.1)
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.1)
     """Temperature of the masks at the start and at the end of a search, geometric between."""
-    threshold: float = 0.5
+    threshold: InnerShare = 0.5
     """A mask above it counts as open. In (0, 1)."""
     hinge_on: Literal["discrete", "expected"] = "discrete"
     """Which FLOPs say on what side of the band the student is: those of the open units, or those
@@ -135,7 +139,7 @@ class MaskSearch(DescendingMethod):
     target_schedule: TargetSchedule = "geometric"
     """How the target goes from the student's own ratio to R: constant (R all along), linear,
     geometric or cubic."""
-    ramp: float = 0.8
+    ramp: PositiveShare = 0.8
     """Share of the search in which it falls. In (0, 1]."""
     alpha_loss: Literal["labels", "teacher"] = "labels"
     """What alpha learns beside FLOPs: the task's loss on the labels, or the teacher's logits."""
@@ -145,19 +149,8 @@ class MaskSearch(DescendingMethod):
     labels it takes the rows in an order of its own."""
     alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
-    update_share: float = 1.0
+    update_share: PositiveShare = 1.0
     """rho: share of alpha's entries, those of largest gradient, that "sign" moves. In (0, 1]."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            spread=(self.spread >= 0, ">= 0"),
-            heads_kept=(self.heads_kept is None or self.heads_kept >= 1, ">= 1, or None"),
-            threshold=(0 < self.threshold < 1, "in (0, 1)"),
-            ramp=(0 < self.ramp <= 1, "in (0, 1]"),
-            update_share=(0 < self.update_share <= 1, "in (0, 1]"),
-        )
 
     def idle(self) -> Mapping[str, str]:
         """What acts in one setting of another field alone."""
@@ -264,7 +257,13 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
                 assert alpha.grad is not None, "the weights' backward pass reaches alpha"
                 task[space], alpha.grad = alpha.grad, None
         else:
-            loss = self._task_loss(training.population, masks)
+            batch, several = next(self.batches), self.problem.train.several
+            logits = training.population.logits(batch, masks)
+            if self.method.alpha_loss == "labels":
+                loss = task_loss(logits, batch.labels)
+            else:
+                wanted = self.problem.alpha_logits[batch.rows]
+                loss = prediction_loss(logits, wanted, several=several)
             task, measured["alpha_loss"] = self.gradients(loss), loss.detach()
         flops, ratios = self._flops_gradients(progress)
         self.optimizer.step(task, flops)
@@ -281,15 +280,6 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
     def _heads_kept(self, place: int) -> int:
         member, heads = self.members[place], self.problem.shape.heads
         return member.heads_kept or max(1, round(member.target_ratio * heads))
-
-    def _task_loss(self, population: Population, masks: Mapping[str, Tensor]) -> Tensor:
-        """What alpha learns beside FLOPs, (K,)."""
-        problem, batch = self.problem, next(self.batches)
-        logits = population.logits(batch, masks)
-        if self.method.alpha_loss == "labels":
-            return task_loss(logits, batch.labels)
-        wanted = problem.alpha_logits[batch.rows]
-        return prediction_loss(logits, wanted, several=problem.train.several)
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of lambda times the hinge loss; and the ratios that it saw."""

@@ -1,5 +1,4 @@
-"""Module-wise reconstruction error minimisation: few bits without training on the task (MREM, Bai
-et al. 2022).
+"""Module-wise reconstruction error minimisation, few bits without labels (MREM, Bai et al. 2022).
 
 The float model says what each layer should give; no label is read. The layers are split into
 modules, and each module learns its weights, straight through their rounding, until its layers give
@@ -11,8 +10,6 @@ A module learns on what the modules before it give, errors and all, or on what t
 on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda falls
 from 1 to 0. With lambda = 1 modules know nothing of one another and can learn at the same time.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +23,7 @@ from torch import Tensor
 from objectives.bert_method import Bits, WeightBits
 from objectives.compression.matrices import matrices, matrix_by_matrix
 from objectives.device import Precision, matmul_dtype, to_device
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome
@@ -53,7 +50,7 @@ class Mrem(Budgeted, WeightBits):
 
     per_slot: ClassVar[frozenset[str]] = Budgeted.per_slot | WeightBits.per_slot
 
-    target_ratio: float = 1.0
+    target_ratio: PositiveShare = 1.0
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
     weight_bits: Bits = 4
     """Of each weight, in all layers, or an entry a layer: 32 (not quantised), 8, 4, 2 or 1."""
@@ -61,23 +58,23 @@ class Mrem(Budgeted, WeightBits):
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = 4
     """Of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Sequences in a batch of the rows. >= 1."""
     precision: Precision = "auto"
     """Of the matmuls: "auto" is bfloat16 where the device has instructions for it, else float32."""
-    rows: int = 1024
+    rows: PositiveInt = 1024
     """Of train, drawn with the seed; all, if there are fewer. >= 1. MREM-S keeps hidden states of
     their tokens in memory, 8 E bytes each."""
     each: Literal["module", "matrix"] = "module"
     """What is reconstructed at a time: "module" is MREM, "matrix" REM, in which each weight matrix
     takes so many steps, in float32; the example is then the float model as it was cut."""
-    modules: int = 4
+    modules: PositiveInt = 4
     """Into which the layers are split; no more than there are layers. >= 1."""
-    steps: int = 250
+    steps: PositiveInt = 250
     """Of each module, a batch each. >= 1."""
-    learning_rate: float = 1e-4
+    learning_rate: PositiveFloat = 1e-4
     """Peak of Adam's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
-    teacher_forcing: float = 0.5
+    teacher_forcing: NonNegativeFloat = 0.5
     """Share of the steps in which lambda falls from 1 to 0; 0: it is 0 from the first, infinite: it
     stays 1. >= 0."""
     parallel: bool = False
@@ -88,18 +85,6 @@ class Mrem(Budgeted, WeightBits):
     pipeline computes in which module n is n batches behind the first. Several workers would need a
     device for each module, and queues of both models' outputs between neighbours.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            batch_size=(self.batch_size >= 1, ">= 1"),
-            rows=(self.rows >= 1, ">= 1"),
-            modules=(self.modules >= 1, ">= 1"),
-            steps=(self.steps >= 1, ">= 1"),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            teacher_forcing=(self.teacher_forcing >= 0, ">= 0"),
-        )
 
     def idle(self) -> Mapping[str, str]:
         """Units that are ranked once end below R; one module has none to wait for."""
@@ -114,15 +99,8 @@ class Mrem(Budgeted, WeightBits):
         """The method with this share, in (0, 1], of the steps of each module."""
         return replace(self, steps=max(1, round(self.steps * share)))
 
-    def forcing(self, step: int) -> float:
-        """lambda: the share of the float model in what enters a module.
-
-        Args:
-            step: of a module, from 0 on.
-
-        Returns:
-            max(1 - step / (teacher_forcing steps), 0).
-        """
+    def _forcing(self, step: int) -> float:
+        """lambda, the share of the float model in what enters a module at a step, from 0 on."""
         falling = self.teacher_forcing * self.steps
         return max(1 - step / falling, 0.0) if falling else 0.0
 
@@ -260,7 +238,7 @@ class _Reconstruction:
 
     def _learn(self, module: _Module, at: _At, step: int) -> _At:
         """One step of a module; the batch behind the module as it was before."""
-        seen, share = at.batch.attention_mask, self.member.forcing(step)
+        seen, share = at.batch.attention_mask, self.member._forcing(step)
         with torch.no_grad():
             wanted, said = self.whole.through(module.layers, at.wanted, seen)
         own, answered = self.population.through(module.layers, at.own.lerp(at.wanted, share), seen)

@@ -4,8 +4,6 @@ A trial of a study has as much training as all others, so that they can be compa
 few of its models can spend more on these alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import ClassVar, Self
 
 from objectives.bert_method import WeightBits
 from objectives.device import to_device
-from objectives.errors import UserError, check_ranges
+from objectives.errors import NonNegativeInt, UserError
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome, SearchFailure
@@ -36,7 +34,7 @@ class Polish(Staged, WeightBits):
     """The folder of the trials of a run."""
     parent: str = ""
     """What decides those trials: another run in their folder makes another study."""
-    trial: int = 0
+    trial: NonNegativeInt = 0
     """The number of the trial whose model is polished. >= 0."""
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units that the run searched: what a cost of units counts."""
@@ -45,7 +43,6 @@ class Polish(Staged, WeightBits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, trial=(self.trial >= 0, ">= 0"))
         check_spaces(type(self).__name__, self.spaces, SPACES)
 
     @classmethod

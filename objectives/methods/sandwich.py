@@ -10,16 +10,12 @@ put in this order, cut to R, and distilled. A teacher that is put in another ord
 at first, so a student trains at the full learning rate however little was cut.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
-from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import NonNegativeInt, PositiveShare, UserError
 from objectives.problem import Problem
-from objectives.strategies.importance import scores_per_cost
 from objectives.strategies.one_shot import OneShot
 from objectives.students.bert.architecture import BertArchitecture, sandwich
 from objectives.students.bert.cutting import shape_of
@@ -29,16 +25,12 @@ from objectives.students.bert.cutting import shape_of
 class Sandwich(OneShot):
     """The student's sublayers in the order of a sandwich, distilled. The knob is `k`."""
 
-    k: int = 1
+    k: NonNegativeInt = 1
     """The sandwich coefficient: sublayers of attention that come first, and FFNs that come last, by
     themselves. In [0, layers - 1]."""
-    target_ratio: float = 1.0
+    target_ratio: PositiveShare = 1.0
     """R: share of the unpruned model's cost to keep, of the units that move the answer most for
     their cost. In (0, 1]."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, k=(self.k >= 0, ">= 0"))
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """k leaves one layer as it is."""
@@ -49,11 +41,6 @@ class Sandwich(OneShot):
                 f"Sandwich.k is {self.k}; the student has {layers} layers, so it must be in "
                 f"[0, {layers - 1}]"
             )
-
-    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """Fisher information of the logits per cost, in the plain order."""
-        del seed
-        return scores_per_cost(problem, self.spaces, "logits")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
         """The units of highest score inside the budget, in the order of the sandwich."""

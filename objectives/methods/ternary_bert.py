@@ -15,17 +15,12 @@ are large (there are none beyond the source's bound of 2.5). The batches have no
 unless the study has (`Study.augmentation`). No curvature weighs the rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import Tensor
-
 from objectives.bert_method import Bits
-from objectives.problem import Problem
-from objectives.strategies.importance import scores_per_cost
+from objectives.errors import PositiveShare
 from objectives.strategies.one_shot import OneShot
 from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.training.stages import RECOVER, Stage
@@ -36,15 +31,14 @@ class TernaryBert(OneShot):
     """The whole student in ternary weights. With less than all of R the units stay that move the
     answer most for their cost; with `weight_bits=1` it is binary from the start."""
 
-    target_ratio: float = 1.0
+    target_ratio: PositiveShare = 1.0
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
     weight_bits: Bits = 2
     """Of each weight, in all layers, or an entry a layer: 32, 8, 4, 2 (ternary) or 1 (binary)."""
     input_bits: Bits = 8
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     attention_bits: Literal[32, 8, 4] = 32
-    """To which Q, K, V and the attention are rounded in layers of few bits: 32 (not at all), 8 or
-    4."""
+    """To which Q, K, V and the attention are rounded in layers of few bits: 32 (not), 8 or 4."""
     embedding_bits: int = 2
     """Of the embeddings of words and positions, which are rounded before the training and stay:
     32, 8, 4, 2 or 1."""
@@ -62,8 +56,3 @@ class TernaryBert(OneShot):
         few = None if self.attention_bits == FULL_BITS else self.attention_bits
         layers = (replace(own, attention_bits=own.weight_bits and few) for own in found.layers)
         return replace(found, layers=tuple(layers))
-
-    def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """How far the answer moves without a unit (Fisher information), per cost."""
-        del seed
-        return scores_per_cost(problem, self.spaces, "logits")

@@ -1,2 +1,1 @@
-"""Who chooses: rankings of units, gradients that move architecture variables, and strategies over
-places."""
+"""Who chooses: rankings of units, gradients on alpha, and strategies over places."""

@@ -4,8 +4,6 @@ R, t and lambda act through the hinge loss of `measures.budget`, on the share th
 FLOPs of the model of ratio 1.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, ShareBelowOne
 from objectives.measures.budget import hinge_loss
 from objectives.measures.evaluate import EVALUATION_BATCH
 from objectives.problem import Problem
@@ -41,24 +39,15 @@ class Aimed(CellChoice):
     operations: tuple[str, ...] | None = None
     """What may stand on an edge; None: what the source of the method has, `usual` or
     `usual_recurrent`."""
-    nodes: int = 3
+    nodes: PositiveInt = 3
     """Of a cell. >= 1."""
-    target_ratio: float | None = None
+    target_ratio: PositiveFloat | None = None
     """R: the share of the FLOPs of ratio 1 that the choice is drawn to, whatever the study counts;
     None: no target. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""
-    tolerance: float = 0.1
+    tolerance: ShareBelowOne = 0.1
     """t: inside [(1 - t) R, (1 + t) R] the FLOPs loss is 0. In [0, 1)."""
-    flops_weight: float = 0.1
+    flops_weight: NonNegativeFloat = 0.1
     """lambda: weight of the FLOPs loss beside that of the answers. >= 0."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            target_ratio=(self.target_ratio is None or self.target_ratio > 0, "> 0, or None"),
-            tolerance=(0 <= self.tolerance < 1, "in [0, 1)"),
-            flops_weight=(self.flops_weight >= 0, ">= 0"),
-        )
 
     @property
     @abc.abstractmethod
@@ -87,17 +76,9 @@ class Aimed(CellChoice):
         idle = dict.fromkeys(("tolerance", "flops_weight"), "target_ratio is None")
         return idle if self.target_ratio is None else {}
 
-    def flops_loss(self, net: SuperNet, weights: Weights, problem: Problem) -> Tensor:
-        """lambda times the hinge loss of what the cell of some weights is expected to cost.
-
-        Args:
-            net: of `space`.
-            weights: of its places.
-            problem: what the method works on.
-
-        Returns:
-            A scalar; 0 in the band, and where there is no target.
-        """
+    def _flops_loss(self, net: SuperNet, weights: Weights, problem: Problem) -> Tensor:
+        """lambda times the hinge loss of what the cell of some weights is expected to cost: a
+        scalar, 0 in the band and where there is no target."""
         if self.target_ratio is None:
             return torch.zeros(())
         fixed = net.costs(problem.seq_len)[NONE]
@@ -137,7 +118,7 @@ def scored(
     for choices in candidates:
         weights = net.space.one_hot(choices)
         score = answer_score(partial(net, weights=weights), rows, problem)
-        yield choices, score - float(method.flops_loss(net, weights, problem))
+        yield choices, score - float(method._flops_loss(net, weights, problem))
 
 
 def answer_score(

@@ -10,8 +10,6 @@ L_train is quadratic in w. xi = 0 is the first order. The paper's code unrolls t
 momentum and weight decay as well, which its formula does not; here neither is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

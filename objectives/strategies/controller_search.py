@@ -6,8 +6,6 @@ candidates, all are scored on the same rows, and the best is chosen. With severa
 has a head of its own on the shared weights; a loss and a score are means over the tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -16,13 +14,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
 from objectives.strategies.aimed_search import EitherWay, all_alpha, best_of, scored
 from objectives.strategies.places.controller import Controller, ControllerSettings
-from objectives.strategies.super_net_search import Chosen, SuperNetSearch, alpha_batches
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
@@ -36,27 +34,16 @@ class ControllerSearch(EitherWay, SuperNetSearch):
 
     usual: ClassVar[tuple[str, ...]] = (IDENTITY, "separable3", "separable5", "max3", "mean3")
 
-    edges: int | None = None
+    edges: PositiveInt | None = None
     """Inputs of each node; None: as in the paper 2, or 1 in a recurrent cell. >= 1."""
-    rewards: int = 100
+    rewards: PositiveInt = 100
     """Cells that the controller learns from after each pass. The code has 500. >= 1."""
-    candidates: int = 100
+    candidates: PositiveInt = 100
     """Cells of which the best is chosen. >= 1."""
-    grad_rescale: float = 3.5e-4
+    grad_rescale: PositiveFloat = 3.5e-4
     """kappa: step size of the controller's Adam. > 0."""
-    entropy_weight: float = 1e-4
+    entropy_weight: NonNegativeFloat = 1e-4
     """Of the entropy of its draws, in its loss. >= 0."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            edges=(self.edges is None or self.edges >= 1, ">= 1, or None"),
-            rewards=(self.rewards >= 1, ">= 1"),
-            candidates=(self.candidates >= 1, ">= 1"),
-            grad_rescale=(self.grad_rescale > 0, "> 0"),
-            entropy_weight=(self.entropy_weight >= 0, ">= 0"),
-        )
 
     @property
     def space(self) -> GraphSpace:
@@ -74,7 +61,7 @@ class ControllerSearch(EitherWay, SuperNetSearch):
         self, net: SuperNet, problem: Problem, seed: int, progress: Progress
     ) -> list[SuperNet]:
         """The super-net, and one for each task beside: a head of its own, all else is shared."""
-        nets = [net, *(self.super_net(task, seed, progress) for task in problem.beside)]
+        nets = [net, *(self._super_net(task, seed, progress) for task in problem.beside)]
         for own in nets[1:]:
             own.share(net)
         return nets
@@ -91,8 +78,9 @@ class ControllerSearch(EitherWay, SuperNetSearch):
         controller = Controller(self.space.places, seed, settings)
         steps = steps_of(first, self.search_epochs, self.batch_size)
         rounds = max(1, round(self.search_epochs))
-        alpha = [alpha_batches(self, task, seed) for task in tasks]
-        train = [task.train.shuffled(self.batch_size, seed, task.device) for task in tasks[1:]]
+        size = self.batch_size
+        alpha = [task.alpha.shuffled(size, seed, task.device) for task in tasks]
+        train = [task.train.shuffled(size, seed, task.device) for task in tasks[1:]]
 
         def loss(batch: Batch, step: int) -> Tensor:
             if step * rounds // steps > (step - 1) * rounds // steps:

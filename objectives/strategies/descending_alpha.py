@@ -5,8 +5,6 @@ scale and the sign has none, so that before them a factor on the gradient would 
 gradients of the task loss and of the FLOPs loss come apart because the sign is taken of each.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, UserError
 from objectives.problem import Problem
 from objectives.staged_method import StagedMethod
 from objectives.training.optimisation import per_student
@@ -29,27 +27,20 @@ class DescendingMethod(StagedMethod):
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
 
-    flops_weight: float
+    flops_weight: NonNegativeFloat
     """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0."""
-    grad_rescale: float = 0.1
+    grad_rescale: PositiveFloat = 0.1
     """kappa: step size of alpha's optimiser. > 0."""
     stages: tuple[Stage, ...] = (
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
     )
     """What the weights go through, those that search first."""
-    temperature: tuple[float, float]
+    temperature: tuple[PositiveFloat, PositiveFloat]
     """Of the masks at the start and at the end of a search. > 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        falls = len(self.temperature) == 2 and min(self.temperature) > 0
-        check_ranges(
-            self,
-            flops_weight=(self.flops_weight >= 0, ">= 0"),
-            grad_rescale=(self.grad_rescale > 0, "> 0"),
-            temperature=(falls, "two numbers > 0"),
-        )
         if not any(stage.searches for stage in self.stages):
             raise UserError(
                 f"{type(self).__name__}.stages: none of them searches; alpha would learn nothing"

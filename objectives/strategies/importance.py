@@ -6,14 +6,12 @@ diagonal of the Gauss-Newton matrix of their squared error, how far the answer m
 closes, whether or not it was right; it needs no labels.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
 from objectives.problem import Problem
@@ -173,6 +171,27 @@ def along_axes(logits: Tensor, batch: Batch) -> Tensor:
     several = batch.labels.ndim == 2
     axes = directions(batch.rows, logits.shape[-1], several=several)
     return (logits * axes.to(logits)).sum(-1)
+
+
+def gradients_behind(
+    modules: Sequence[nn.Module], model: BertForSequenceClassification, batches: Iterable[Batch]
+) -> Iterator[tuple[Batch, Sequence[Tensor], Sequence[Tensor]]]:
+    """Of each batch what enters each of these modules of the model, and the gradient of the logits,
+    `along_axes`, with respect to what leaves it."""
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen[module] = inputs[0].detach(), output.requires_grad_()
+
+    hooks = [module.register_forward_hook(note) for module in modules]
+    try:
+        for batch in batches:
+            values = along_axes(model(**batch.inputs).logits, batch).sum()
+            entering, leaving = zip(*(seen[module] for module in modules), strict=True)
+            yield batch, entering, torch.autograd.grad(values, leaving)
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def directions(rows: Tensor, outputs: int, *, several: bool = False) -> Tensor:

@@ -11,8 +11,6 @@ squares of the others (Eckart & Young 1936; whitened as in SVD-LLM, Wang et al. 
 layers can be compared: over O, what the squared logits move if an error may point anywhere.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,7 +23,7 @@ from transformers import BertForSequenceClassification
 from objectives.compression.reconstruction import held
 from objectives.measures.cost import Cost
 from objectives.problem import Problem
-from objectives.strategies.importance import along_axes
+from objectives.strategies.importance import gradients_behind
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.linears import LINEARS
@@ -49,7 +47,7 @@ class Spectrum(NamedTuple):
     right: Tensor
 
     @classmethod
-    def of(cls, weight: Tensor, second: Tensor) -> Spectrum:
+    def of(cls, weight: Tensor, second: Tensor) -> "Spectrum":
         """Of W, (O, I), and A, (I, I), positive definite; worked out in float64."""
         root = torch.linalg.cholesky(second.double())
         left, values, right = torch.linalg.svd(weight.double() @ root, full_matrices=False)
@@ -98,24 +96,11 @@ def _linears(model: BertForSequenceClassification) -> dict[Place, nn.Linear]:
 def _moments(model: BertForSequenceClassification, problem: Problem) -> dict[Place, Tensor]:
     """A of each weight, (I, I) float64, without damping."""
     modules, total = _linears(model), dict[Place, Tensor]()
-    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-
-    def note(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        seen[module] = inputs[0].detach(), output.requires_grad_()
-
-    hooks = [module.register_forward_hook(note) for module in modules.values()]
-    try:
-        for batch in problem.alpha.in_order(_BATCH_SIZE, problem.device):
-            logits = model(**batch.inputs).logits
-            values = along_axes(logits, batch).sum()
-            entering, given = zip(*(seen[module] for module in modules.values()), strict=True)
-            gradients = torch.autograd.grad(values, given)
-            for at, x, g in zip(modules, entering, gradients, strict=True):
-                weighted = (x * g.norm(dim=-1, keepdim=True)).flatten(0, 1)
-                total[at] = total.get(at, 0) + (weighted.T @ weighted).double()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
+    for _, entering, gradients in gradients_behind([*modules.values()], model, batches):
+        for at, x, g in zip(modules, entering, gradients, strict=True):
+            weighted = (x * g.norm(dim=-1, keepdim=True)).flatten(0, 1)
+            total[at] = total.get(at, 0) + (weighted.T @ weighted).double()
     return total
 
 

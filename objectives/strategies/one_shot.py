@@ -5,8 +5,6 @@ searches: the budget is met by `budget.discretise`, the stages are those of `sta
 a comparison is one of the choice of units. Without stages the student is cut and no more.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
 from objectives.staged_method import StagedMethod
+from objectives.strategies.importance import scores_per_cost
 from objectives.strategies.ranking import evenly
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pretrained import Classifier
@@ -40,9 +39,8 @@ class OneShot(StagedMethod):
             idle |= dict.fromkeys(("batch_size", "precision"), reason)
         return idle
 
-    @abc.abstractmethod
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """What is kept first.
+        """What is kept first: by default what moves the answer most (Fisher information) per cost.
 
         Args:
             problem: what the method works on.
@@ -51,6 +49,7 @@ class OneShot(StagedMethod):
         Returns:
             Of each searched space (layers, *units_of(shape, space)); higher is better.
         """
+        return scores_per_cost(problem, self.spaces, "logits")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
         """The units of highest score inside the budget.
@@ -75,19 +74,10 @@ class OneShot(StagedMethod):
         Returns:
             By default the student of the problem.
         """
-        del architecture, seed
         return problem.student
 
-    def found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
-        """What is trained.
-
-        Args:
-            problem: what the method works on.
-            seed: of the study.
-
-        Returns:
-            The units that `choose` keeps, and their `student`.
-        """
+    def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
+        """What is trained: the units that `choose` keeps, and their `student`."""
         chosen = self.choose(problem, seed)
         return chosen, self.student(problem, chosen, seed)
 
@@ -96,7 +86,7 @@ class OneShot(StagedMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Choose for each member, then cut and distil all as one population."""
-        found = [member.found(problem, seed) for member in members]
+        found = [member._found(problem, seed) for member in members]
         chosen, students = [units for units, _ in found], [student for _, student in found]
         return staged_search(
             members, problem, Chosen(chosen), seed=seed, progress=progress, students=students

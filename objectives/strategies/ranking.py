@@ -1,7 +1,5 @@
 """What is done to the scores of units before the highest of them stay."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """From architecture variables to masks, and where the variables start."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -6,8 +6,6 @@ to have. The second order takes that gradient at the weights after one step of g
 `bilevel.py` has it, at a rate that falls linearly from `learning_rate` to 0.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,14 +14,14 @@ from typing import ClassVar, Literal
 from torch import Tensor
 from torch.func import functional_call
 
-from objectives.errors import check_ranges
+from objectives.errors import PositiveFloat, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.aimed_search import Aimed
 from objectives.strategies.bilevel import Tensors, unrolled_gradients
 from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.places.soft_choices import SoftChoices, SoftSettings
-from objectives.strategies.super_net_search import Chosen, SuperNetSearch, alpha_batches
+from objectives.strategies.super_net_search import Chosen, SuperNetSearch
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.text.data import Batch
@@ -42,18 +40,15 @@ class SoftSearch(Aimed, SuperNetSearch):
     )
     usual_recurrent: ClassVar[tuple[str, ...]] = (NONE, *Aimed.usual_recurrent)
 
-    grad_rescale: float = 3e-3
+    grad_rescale: PositiveFloat = 3e-3
     """kappa: step size of alpha's Adam. A factor on its gradient would cancel. > 0."""
     order: Literal[1, 2] = 1
-    """1: alpha's gradient at the present weights. 2: after one step of gradient descent of theirs,
-    which takes longer."""
+    """1: alpha's gradient at the present weights. 2: after a step of descent of theirs, slower."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(
-            self,
-            grad_rescale=(self.grad_rescale > 0, "> 0"),
-            operations=(bool({*self.names} - {NONE}), f"one or more beside '{NONE}'"),
+            self, operations=(bool({*self.names} - {NONE}), f"one or more beside '{NONE}'")
         )
 
     @property
@@ -72,16 +67,8 @@ class SoftSearch(Aimed, SuperNetSearch):
             The genotype.
         """
 
-    def steps_on(self, step: int) -> Collection[str] | None:
-        """The places whose alpha learns at a step.
-
-        Args:
-            step: from 1.
-
-        Returns:
-            Their names; None: all.
-        """
-        del step
+    def _steps_on(self, step: int) -> Collection[str] | None:
+        """The places whose alpha learns at a step, which count from 1; None: all."""
         return None
 
     def chosen(self, net: SuperNet, problem: Problem, seed: int, progress: Progress) -> Chosen:
@@ -89,12 +76,12 @@ class SoftSearch(Aimed, SuperNetSearch):
         settings = SoftSettings(together=self.together, learning_rate=self.grad_rescale)
         soft = SoftChoices(self.space.places, seed, settings)
         steps = steps_of(problem, self.search_epochs, self.batch_size)
-        batches = alpha_batches(self, problem, seed)
+        batches = problem.alpha.shuffled(self.batch_size, seed, problem.device)
 
         def loss(batch: Batch, step: int) -> Tensor:
             rate = self.learning_rate * (1 - (step - 1) / steps) if self.order == 2 else 0.0
             gradients = self._gradients(net, soft, batch, next(batches), problem, rate)
-            wanted = self.steps_on(step)
+            wanted = self._steps_on(step)
             soft.learn({n: g for n, g in gradients.items() if wanted is None or n in wanted})
             fixed = {place: weights.detach() for place, weights in soft.weights().items()}
             return answers_loss(net(batch.inputs, fixed).logits, batch, problem)
@@ -124,7 +111,7 @@ class SoftSearch(Aimed, SuperNetSearch):
 
         def of_alpha(weights: Tensors, _: Tensors) -> Tensor:
             answers = task_loss(logits(weights, alpha)[None], alpha.labels).sum()
-            return answers + self.flops_loss(net, numbers, problem).to(answers.device)
+            return answers + self._flops_loss(net, numbers, problem).to(answers.device)
 
         gradients, _ = unrolled_gradients(trainable(net), soft.alpha, of_train, of_alpha, rate)
         return gradients

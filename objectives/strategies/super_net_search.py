@@ -3,8 +3,6 @@
 A trial is a whole search. Weights learn from the teacher's answers to train, the choice from alpha.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +11,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from objectives.device import to_device
-from objectives.errors import UserError, check_ranges
+from objectives.errors import PositiveFloat, PositiveInt, UserError
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchMethod, SearchResult
@@ -27,6 +24,7 @@ from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.weights.cells import finished, loss_of, new_cell, train_cells, trainable
 from objectives.weights.independent import not_finite
+from objectives.weights.shared_cells import new_net
 from objectives.weights.super_nets.super_net import SuperNet
 
 
@@ -41,32 +39,51 @@ class Chosen(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellChoice(SearchMethod):
-    """Base of the methods that choose a cell, however they do, and then train it alone."""
+class CellMethod(SearchMethod):
+    """Base of the methods whose students are cells: how large these are, and how they learn."""
 
     per_slot: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
 
     width: int = 128
     """D, dimensions of the hidden states: a multiple of 16."""
-    search_epochs: float = 4
-    """Passes over the train split while it searches. > 0."""
-    epochs: float = 8
-    """Passes over it for the chosen cell alone. > 0."""
-    learning_rate: float = 3e-3
-    """Peak of AdamW's rate in both trainings, after 10% of warm-up; then it falls linearly to 0.
+    learning_rate: PositiveFloat = 3e-3
+    """Peak of AdamW's rate in each training, after 10% of warm-up; then it falls linearly to 0.
     > 0."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Sequences of a step. >= 1."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            search_epochs=(self.search_epochs > 0, "> 0"),
-            epochs=(self.epochs > 0, "> 0"),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            batch_size=(self.batch_size >= 1, ">= 1"),
+    def _train(
+        self,
+        problem: Problem,
+        module: nn.Module,
+        loss: Callable[[Batch, int], Tensor],
+        epochs: float,
+        stage: str,
+        seed: int,
+        progress: Progress,
+    ) -> list[CurvePoint]:
+        """`train_cells` on the weights of a module, at the rate and batch size of the method."""
+        return train_cells(
+            problem,
+            trainable(module),
+            loss,
+            epochs=epochs,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            seed=seed,
+            progress=progress,
+            stage=stage,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellChoice(CellMethod):
+    """Base of the methods that choose a cell, however they do, and then train it alone."""
+
+    search_epochs: PositiveFloat = 4
+    """Passes over the train split while it searches. > 0."""
+    epochs: PositiveFloat = 8
+    """Passes over it for the chosen cell alone. > 0."""
 
     @property
     def base(self) -> Genotype:
@@ -115,29 +132,6 @@ class CellChoice(SearchMethod):
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
         """The choice. Where a loss was not finite only its curve counts."""
 
-    def _train(
-        self,
-        problem: Problem,
-        module: nn.Module,
-        loss: Callable[[Batch, int], Tensor],
-        epochs: float,
-        stage: str,
-        seed: int,
-        progress: Progress,
-    ) -> list[CurvePoint]:
-        """`train_cells` on the weights of a module, at the rate and batch size of the method."""
-        return train_cells(
-            problem,
-            trainable(module),
-            loss,
-            epochs=epochs,
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            seed=seed,
-            progress=progress,
-            stage=stage,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class SuperNetSearch(CellChoice):
@@ -173,27 +167,12 @@ class SuperNetSearch(CellChoice):
             check_position_wise(self.space.operations)
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
-        return self.chosen(self.super_net(problem, seed, progress), problem, seed, progress)
+        return self.chosen(self._super_net(problem, seed, progress), problem, seed, progress)
 
-    def super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
-        """The super-net at the start of the search.
-
-        Args:
-            problem: what the method works on.
-            seed: of the study.
-            progress: what it tells of its run.
-
-        Returns:
-            A new one of this trial.
-
-        Raises:
-            FloatingPointError: where it is trained already, and a loss was not finite.
-        """
-        del progress
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            net = SuperNet(self.space, new_cell(self.base, problem))
-        return to_device(net, problem.device)
+    def _super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
+        """The super-net at the start of the search, by default a new one of this trial. Raises
+        FloatingPointError where it is trained already, and a loss was not finite."""
+        return new_net(self.space, self.base, problem, seed)
 
 
 def heaviest(
@@ -206,8 +185,3 @@ def heaviest(
         own = space.operations_of(node)
         choices.update(strongest_edges(space.all_places, weights, own, edges, never))
     return choices
-
-
-def alpha_batches(method: SuperNetSearch, problem: Problem, seed: int) -> Iterator[Batch]:
-    """Batches of the alpha split, without end."""
-    return problem.alpha.shuffled(method.batch_size, seed, problem.device)

@@ -16,20 +16,18 @@ compares layers by their relative errors; with it a rise is one of the squared e
 as far as tokens count for themselves, in all layers alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import BertForSequenceClassification
 from transformers.models.bert.modeling_bert import BertLayer
 
 from objectives.compression.reconstruction import held
 from objectives.compression.side_by_side import RECONSTRUCTION, side_by_side
 from objectives.problem import Problem
-from objectives.strategies.importance import along_axes
+from objectives.strategies.importance import gradients_behind
 from objectives.text.data import Batch
 
 _AT_ONCE = 0.05
@@ -88,28 +86,15 @@ def curvature(
         for number, layer in enumerate(layers)
         for space, dense in (("heads", layer.attention.output.dense), ("ffn", layer.output.dense))
     }
-    given: dict[nn.Module, Tensor] = {}
-
-    def note(dense: nn.Module, _: object, output: Tensor) -> None:
-        given[dense] = output.requires_grad_()
-
-    hooks = [dense.register_forward_hook(note) for dense in outputs.values()]
     total: dict[tuple[str, int], Tensor] = {}
     tokens = dict.fromkeys(outputs, 0)
-    try:
-        for batch in batches:
-            logits = model(**batch.inputs).logits
-            values = along_axes(logits, batch).sum()
-            found = torch.autograd.grad(values, [given[dense] for dense in outputs.values()])
-            for key, gradient in zip(outputs, found, strict=True):
-                read = batch.attention_mask.clone()
-                read[:, 1:] &= key[1] < len(layers) - 1
-                of_tokens = gradient[read]
-                total[key] = total.get(key, 0) + (of_tokens.T @ of_tokens).double()
-                tokens[key] += len(of_tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    for batch, _, gradients in gradients_behind([*outputs.values()], model, batches):
+        for key, gradient in zip(outputs, gradients, strict=True):
+            read = batch.attention_mask.clone()
+            read[:, 1:] &= key[1] < len(layers) - 1
+            of_tokens = gradient[read]
+            total[key] = total.get(key, 0) + (of_tokens.T @ of_tokens).double()
+            tokens[key] += len(of_tokens)
     return {
         space: [total[space, number] / tokens[space, number] for number in range(len(layers))]
         for space in ("heads", "ffn")

@@ -1,7 +1,5 @@
 """The families of students. To add one, import it here and add it to `FAMILIES`."""
 
-from __future__ import annotations
-
 from transformers import PreTrainedModel
 
 from objectives.errors import UserError

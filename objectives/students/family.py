@@ -1,7 +1,5 @@
 """What the rest of maskfront asks of a kind of student; `families` lists those that there are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -63,12 +61,10 @@ class Family:
 
     def predicted(self, architecture: Any, costs: Sequence[Any]) -> dict[str, float]:
         """Those of some `measures.cost.Cost` that follow from the architecture, by their units."""
-        del architecture, costs
         return {}
 
     def vocabulary(self, architecture: Any) -> int | None:
         """How many of the teacher's word pieces its model reads; None: all."""
-        del architecture
         return None
 
     def exported(self, model: PreTrainedModel) -> PreTrainedModel:
@@ -82,5 +78,4 @@ class Family:
 
         It has so many layers, None being as many as that model, and all word pieces of any model.
         """
-        del models, layers
         return None

@@ -5,8 +5,6 @@ Unlike its authors' code, each sentence of a pair is changed beside the other on
 puts the second one beside the first one's last copy), and a replacement is always one whole word.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from objectives.cache import atomic_write, content_key, read_cached
-from objectives.errors import check_ranges, check_types
+from objectives.errors import Checked, PositiveInt, Share
 from objectives.session import Session
 from objectives.students.bert import pretrained
 from objectives.text.replacements import MaskedLM, Sentence, find_options, open_masked_lm
@@ -28,28 +26,19 @@ _Copy = tuple[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augmentation:
+class Augmentation(Checked):
     """Which words may stand for which, and how often. Only the train rows are augmented."""
 
     masked_lm: str
     """A BERT with its head for masked words, as it was pretrained: a folder, or a hub name."""
     word_vectors: str | None = None
     """A GloVe text file, such as glove.6B.300d.txt; None takes the masked LM's own embeddings."""
-    copies: int
+    copies: PositiveInt
     """Draws for each sentence, N; repeated ones are dropped. >= 1; TinyBERT takes 10 to 30."""
-    probability: float = 0.4
+    probability: Share = 0.4
     """Chance that a word that can be replaced is replaced in a copy, p. 0 to 1."""
-    candidates: int = 15
+    candidates: PositiveInt = 15
     """Words that may stand for a word, M; those that are no whole word are dropped. >= 1."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(
-            self,
-            copies=(self.copies >= 1, "at least 1"),
-            candidates=(self.candidates >= 1, "at least 1"),
-            probability=(0 <= self.probability <= 1, "between 0 and 1"),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,5 +158,5 @@ def _read(file: Path) -> list[_Copy]:
     return [(copy["row"], tuple(copy["text"])) for copy in found]
 
 
-def _last_line(of_others: hashlib._Hash) -> bytes:
+def _last_line(of_others: "hashlib._Hash") -> bytes:
     return json.dumps({"sha256": of_others.hexdigest()}).encode() + b"\n"

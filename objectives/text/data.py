@@ -1,7 +1,5 @@
 """Tokenised splits and batches of sequences of like length."""
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 from collections.abc import Iterator
@@ -57,9 +55,9 @@ class Split:
     """The tokenised rows of one role: `train`, `alpha`, `select` or `heldout`."""
 
     role: str
-    input_ids: list[array[int]]
+    input_ids: list["array[int]"]
     """Of each row its tokens: arrays, which take a fifth of the memory of lists."""
-    token_type_ids: list[array[int]]
+    token_type_ids: list["array[int]"]
     labels: Labels
     pad_token_id: int
     max_length: int
@@ -95,7 +93,7 @@ class Split:
             digest.update(np.array([len(ids), *ids, *types]).tobytes())
         return digest.hexdigest()[:16]
 
-    def answered(self, logits: Tensor) -> Split:
+    def answered(self, logits: Tensor) -> "Split":
         """The same, where there is no label (see `no_labels`) with what logits (rows, C) say: the
         likeliest class, or the number."""
         missing = np.isnan(self.labels) if self.regression else self.labels < 0

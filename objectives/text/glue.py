@@ -1,7 +1,5 @@
 """The tasks of GLUE by name (Wang et al. 2019)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What looks wrong about the texts or labels of a task and may be meant: lines for the user."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

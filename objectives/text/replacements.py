@@ -1,7 +1,5 @@
 """What could stand for a word of a sentence: what a masked LM says, or its nearest word vectors."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +40,7 @@ class MaskedLM:
         words = self.words(entry)
         return words[0] if len(words) == 1 else None
 
-    def sentence(self, text: str) -> Sentence:
+    def sentence(self, text: str) -> "Sentence":
         """A text as basic tokens and word pieces, nothing known yet of what could replace them."""
         words, model = self.words(text), self.tokenizer.backend_tokenizer.model
         return Sentence(words, [[piece.id for piece in model.tokenize(word)] for word in words])

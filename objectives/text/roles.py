@@ -5,8 +5,6 @@ text is read once it has one. Drawing the roles takes some 150 bytes a row at it
 memory follows what the roles hold, not how large the data is.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The rows of a split: of each its place, a hash of its text and its label, read once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +47,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.places)
 
-    def at(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
+    def at(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> "Rows":
         return replace(
             self, places=self.places[which], texts=self.texts[which], labels=self.labels[which]
         )

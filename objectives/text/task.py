@@ -1,7 +1,5 @@
 """A task: where its text and labels are, how it becomes tokens, and its metric."""
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -264,7 +262,7 @@ def tokenise(
 ) -> Split:
     """One role as token ids."""
 
-    def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list[array[int]], ...]:
+    def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list["array[int]"], ...]:
         input_ids: list[array[int]] = []
         token_type_ids: list[array[int]] = []
         for start in range(0, len(texts), _TOKENISED_TOGETHER):

@@ -1,7 +1,5 @@
 """Text in files of a user's own, CSV, JSON, Parquet and lines; what is wrong with one."""
 
-from __future__ import annotations
-
 import codecs
 import glob
 from collections.abc import Sequence
@@ -32,7 +30,7 @@ class TextFile:
     """How its characters are written, by Python's names; Parquet has one of its own."""
 
     @classmethod
-    def named(cls, path: str | Path, delimiter: str | None, encoding: str) -> TextFile:
+    def named(cls, path: str | Path, delimiter: str | None, encoding: str) -> "TextFile":
         """Raises UserError for a file that is none of these by its name, and for a delimiter that
         is not one character."""
         suffix = Path(path).suffix.lower()

@@ -5,8 +5,6 @@ spelt; the others stay by how often the train rows have them. A word whose piece
 smaller ones.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """Word vectors from a GloVe text file, and the words that lie nearest to one by cosine."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Rounding is forward `bert.quantising` and `bert.packing`; backward it is not the
 through: Bengio et al. 2013). Shapes as in `population`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

@@ -1,5 +1,4 @@
-"""What keeps weights that learn another task from forgetting the one before (CAS, Pasunuru & Bansal
-2019).
+"""Keeps weights that learn another task from forgetting the last (CAS, Pasunuru & Bansal 2019).
 
 theta are the weights and theta_ref what they were, psi = theta - theta_ref. The loss of the new
 task is joined by
@@ -11,8 +10,6 @@ of any x in the row space of theta_ref what theta_ref gives. Omega is the sum ov
 norm of all weights that read them. Of a vector the two are sum |psi| and || psi * theta_ref ||.
 Before the first task theta_ref is 0: theta is to be sparse, so that there is room for the next.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection
 

@@ -1,11 +1,8 @@
-"""The share of its FLOPs that a student loses: its learning rate goes by it, whatever a study
-counts.
+"""The share of its FLOPs that a student loses: its rate goes by it, whatever a study counts.
 
 Every unit that is cut saves FLOPs. It may save no milliseconds, and only a small share of the
 parameters, most of which may be embeddings.
 """
-
-from __future__ import annotations
 
 import torch
 
@@ -34,7 +31,6 @@ def flops_to_lose(problem: Problem, target_ratio: float, spaces: tuple[str, ...]
 
 
 def _lost(problem: Problem, flops: float) -> float:
-    """The share of the teacher's that a student of so many lacks."""
     return 1 - flops / Flops(shape_of(problem.teacher.config), problem.seq_len).full
 
 

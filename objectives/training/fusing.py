@@ -8,8 +8,6 @@ made of these. A dimension of the hidden state that only pads is read as 0. A la
 is all zeros, and whoever runs it leaves what it gives aside.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain

@@ -1,11 +1,8 @@
-"""What is minimised: the loss on the labels, and what a student learns from its teacher (TinyBERT,
-Jiao et al. 2020).
+"""What is minimised: the loss on labels, and what a teacher teaches (TinyBERT, Jiao et al. 2020).
 
 Shapes: K students, B sequences, S positions, D hidden size of the student, E of the teacher,
 H heads, C outputs.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 

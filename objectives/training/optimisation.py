@@ -1,7 +1,5 @@
 """How weights are trained: AdamW with BERT's usual groups, warm-up, then decay or none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

@@ -6,8 +6,6 @@ and orientation, so that slot k of the population is the state dict of an ordina
 embeddings are frozen: they are stored once and computed once per batch for all students.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -69,8 +67,7 @@ class Population:
     weights: dict[str, Tensor]
     """BERT's name to (K, ...), trainable; all but the embeddings."""
     reads: dict[str, Tensor]
-    """Name of a projection to (K, I) int64: which dimensions it reads, D for a zero. A projection
-    that is missing reads all."""
+    """Name of a projection to (K, I) int64: the dimensions it reads, D for a zero; else all."""
     embeddings: BertEmbeddings
     widths: tuple[tuple[Widths[int], ...], ...]
     """How much is left of each layer of each student, without the padding."""
@@ -92,7 +89,7 @@ class Population:
     @classmethod
     def of(
         cls, models: Sequence[Classifier], matmul_dtype: torch.dtype = torch.float32
-    ) -> Population:
+    ) -> "Population":
         """K students from K classifiers with the same embeddings; copies their weights.
 
         They are unpruned classifiers of one shape, or were cut from one, each in its own way.
@@ -384,8 +381,7 @@ class Population:
 
 
 def in_order(letters: str) -> tuple[tuple[str, int], ...]:
-    """The sublayers that an order stands for: the attention, "s", or the FFN, "f", of the next
-    layer that had none yet."""
+    """The sublayers that an order stands for: the next layer's attention, "s", or FFN, "f"."""
     return tuple((letter, letters[:n].count(letter)) for n, letter in enumerate(letters))
 
 
@@ -427,7 +423,6 @@ def _by_inputs(weight: Tensor) -> Tensor:
 
 
 def _float32(tensor: Tensor) -> Tensor:
-    """From bfloat16; what is wider stays."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 

@@ -1,7 +1,5 @@
 """The weights of some students in one stage: the batches, the loss, the steps, the curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,12 +15,7 @@ from objectives.search_method import CurvePoint
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.text.data import Batch
-from objectives.training.losses import (
-    hidden_loss,
-    hint_loss,
-    intermediate_loss,
-    prediction_loss,
-)
+from objectives.training.losses import hidden_loss, hint_loss, intermediate_loss, prediction_loss
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.population import Population, Trace
 from objectives.training.stages import WITH_SCORES, Stage
@@ -71,8 +64,7 @@ class StageTraining:
         )
 
     def batches(self, number: int, progress: Progress, done: int = 0) -> Iterator[Batch]:
-        """The batches of the stage, the one of this number, in an order of its own; without those
-        that are done."""
+        """The batches of the stage of this number that are not done, in an order of its own."""
         progress.begin(self.stage.name, self.steps, done)
         batches = self.problem.train.shuffled(
             self.batch_size, self.seed + number, self.problem.device, first=done
@@ -113,8 +105,7 @@ class StageTraining:
         return self.compared(population.logits(batch, masks, student), student, teacher, batch)
 
     def traces(self, batch: Batch) -> tuple[Trace, Trace] | tuple[None, None]:
-        """One for the students to fill on a batch, and the teacher's; None where the loss needs
-        none."""
+        """Traces for the students to fill on a batch, and the teacher's, if the loss needs them."""
         if self.stage.loss == "prediction":
             return None, None
         dtype, with_scores = self.population.matmul_dtype, self.stage.loss in WITH_SCORES

@@ -1,13 +1,11 @@
 """A search as a list of stages: what is trained, on which loss, from where, for how long."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from objectives.errors import UserError, check_ranges, check_types
+from objectives.errors import NonNegativeFloat, PositiveFloat, UserError, check_types
 from objectives.training.optimisation import Schedule
 
 Loss = Literal["prediction", "prediction+hidden", "intermediate", "prediction+intermediate", "hint"]
@@ -21,9 +19,9 @@ class Stage:
 
     name: str
     """For learning curves; each stage of a method has its own."""
-    epochs: float
+    epochs: PositiveFloat
     """Passes over the train split. > 0."""
-    learning_rate: float = 1e-4
+    learning_rate: PositiveFloat = 1e-4
     """Peak of AdamW's rate, > 0, after 10% of warm-up. The rate that is used is this times the
     method's `rate_share`, by default the share of the FLOPs that is cut away, whatever the study
     counts (while the search goes on, that is to be: 1 - R if it counts FLOPs): Adam's steps do not
@@ -38,9 +36,9 @@ class Stage:
     (after CoFi, Xia et al. 2022, which learns the match of the layers: here it is fixed); its
     attention scores and hidden states, as TinyBERT does first; logits, scores and hidden states at
     once, as TernaryBERT does; or a "hint", its middle layer alone, from the student's (FitNets)."""
-    hidden_weight: float = 10.0
+    hidden_weight: NonNegativeFloat = 10.0
     """Of what is inside beside the logits. >= 0."""
-    temperature: float = 1.0
+    temperature: PositiveFloat = 1.0
     """T, by which the logits of student and teacher are divided; their loss is multiplied by T^2. A
     single output does not heed it. > 0."""
     start: Literal["previous", "student"] = "previous"
@@ -55,13 +53,6 @@ class Stage:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_ranges(
-            self,
-            epochs=(self.epochs > 0, "> 0"),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            hidden_weight=(self.hidden_weight >= 0, ">= 0"),
-            temperature=(self.temperature > 0, "> 0"),
-        )
         if self.searches and self.quantised:
             raise UserError(
                 f"stage '{self.name}': quantised=True is only for stages after the search, which "

@@ -6,8 +6,6 @@ trains all students of a population at once runs it once for all of them; a CPU 
 after another, each on the same rows, and looks up what it needs.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from dataclasses import dataclass, replace
@@ -59,7 +57,7 @@ def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> Non
 
 def _read_or_written(
     problem: Problem, dtype: torch.dtype, progress: Progress
-) -> _KeptStates | None:
+) -> "_KeptStates | None":
     """The states of train, or None where they do not fit."""
     order = problem.train.longest_first()
     lengths = np.array([len(ids) for ids in problem.train.input_ids])
@@ -99,7 +97,7 @@ def teacher_trace(
     return teacher.run(batch, with_scores=with_scores)
 
 
-def _teacher_of(problem: Problem, dtype: torch.dtype) -> RunTeacher:
+def _teacher_of(problem: Problem, dtype: torch.dtype) -> "RunTeacher":
     return problem.once(("teacher", dtype), lambda: RunTeacher(problem.teacher, dtype))
 
 
@@ -110,7 +108,7 @@ class RunTeacher:
     model: BertForSequenceClassification
     dtype: torch.dtype
     """Of its matmuls."""
-    kept: _KeptStates | None = None
+    kept: "_KeptStates | None" = None
     """Its states of train, once they are on disk."""
 
     @cached_property

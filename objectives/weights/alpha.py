@@ -1,7 +1,5 @@
 """What tells a population which units stay: architecture variables that learn, or a choice made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

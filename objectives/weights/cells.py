@@ -1,7 +1,5 @@
 """The weights of cells: new ones with a model's words, and how they learn what a teacher says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -182,8 +180,7 @@ def training_steps(
 
 
 def curve_of(stage: str, losses: list[Tensor]) -> list[CurvePoint]:
-    """The learning curve of the losses of all steps: means over as many as leave `_POINTS` rows at
-    most."""
+    """The learning curve of the losses of all steps: means over so many as leave `_POINTS` rows."""
     values = torch.stack(losses).tolist()
     every = math.ceil(len(losses) / _POINTS)
     parts = [values[first : first + every] for first in range(0, len(values), every)]

@@ -7,8 +7,6 @@ a model of any size is cut from it. On a CPU the sizes of a step are slices, one
 GPU they are one batch, each row under the masks of its size, which is the same but for rounding.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -53,7 +51,7 @@ class SharedStudent(NamedTuple):
 def shared_student(
     problem: Problem,
     ingredients: Mapping[str, object],
-    prepare: Callable[[], ElasticTraining],
+    prepare: Callable[[], "ElasticTraining"],
     progress: Progress,
 ) -> SharedStudent:
     """The student of a run: trained if the run has none, read once a launch.

@@ -1,8 +1,6 @@
 """General distillation, TinyBERT's first phase (Jiao et al. 2020): layers of a pretrained model
 learn its hidden states and attention scores on text without a task."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 How alpha learns is not known here: see `alpha.py`.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +114,6 @@ class _Run:
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
 
     def search(self) -> None:
-        """Train weights and alpha of all students through the stages that search."""
         done = 0
         for number, stage in enumerate(self.stages):
             if not stage.searches:
@@ -145,7 +142,6 @@ class _Run:
             self.curves[slot].extend(curve)
 
     def finish(self, slots: Sequence[int]) -> Iterator[Outcome]:
-        """Discretise, cut and distil these students, as one population."""
         architectures: Architectures = {}
         for slot in slots:
             if failure := not_finite(slot, self.curves[slot]):

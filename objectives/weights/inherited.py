@@ -1,7 +1,5 @@
 """The weights of trials of another run, as that run keeps them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -6,8 +6,6 @@ stay (network morphism, Wei et al. 2016). In a wider cell each unit is there twi
 splits a weight between the two (Net2Net, Chen et al. 2016), at random, so that they learn apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple

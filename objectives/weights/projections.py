@@ -13,8 +13,6 @@ With columns of the identity a projection is a choice of units. The first of an 
 ("independent") least.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product

@@ -1,8 +1,6 @@
 """One super-net for all trials of a run: trained once, on one graph of the space a step, drawn at
 random (single path, uniform: Guo et al. 2020), by what the teacher says of the train rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from objectives.cache import content_key
 from objectives.device import to_device
-from objectives.errors import UserError, check_ranges, check_types
+from objectives.errors import PositiveFloat, PositiveInt, UserError, check_types
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
@@ -39,21 +37,15 @@ class SharedCells:
 
     space: GraphSpace
     """Which graphs there are. The trials of a run are of it."""
-    epochs: float = 24
+    epochs: PositiveFloat = 24
     """Passes over the train split. > 0."""
-    learning_rate: float = 3e-3
+    learning_rate: PositiveFloat = 3e-3
     """Peak of AdamW's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Sequences of a step. >= 1."""
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_ranges(
-            self,
-            epochs=(self.epochs > 0, "> 0"),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            batch_size=(self.batch_size >= 1, ">= 1"),
-        )
         check_operations(self.space.operations)
 
     def choices(self, cell: Graph) -> dict[str, Any]:
@@ -75,18 +67,6 @@ class SharedCells:
                 f"the graph is not in the space of the shared weights: {error}; "
                 "SharedCells.space must hold the graphs of all trials"
             ) from error
-
-    def drawn(self, seed: int, step: int) -> Mapping[str, Any]:
-        """What a step trains.
-
-        Args:
-            seed: of the study.
-            step: its number.
-
-        Returns:
-            One choice of each place, those of a canonical cell, as the trials' are.
-        """
-        return self.canonical(self.space.drawn(Random(f"{seed} {step}")))
 
     def canonical(self, choices: Mapping[str, Any]) -> Mapping[str, Any]:
         """The spelling of a cell in which it is trained.
@@ -110,25 +90,26 @@ class SharedNet(NamedTuple):
     curve: Sequence[CurvePoint]
 
 
+def new_net(space: GraphSpace, base: Genotype, problem: Problem, seed: int) -> SuperNet:
+    """A new super-net of the sizes of a genotype without operations."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = SuperNet(space, new_cell(base, problem))
+    return to_device(net, problem.device)
+
+
 def shared_net(
     shared: SharedCells, base: Genotype, problem: Problem, progress: Progress, *, seed: int
 ) -> SharedNet:
     """The super-net of a run, of the sizes of a genotype without operations: trained if the run has
-    none, read once a launch. A training that was killed goes on from its last pass over the train
-    rows.
+    none, read once a launch. A killed training goes on from its last pass over the train rows.
 
     Raises FloatingPointError if a loss is not finite.
     """
     ingredients: Mapping[str, object] = {**asdict(shared), **base.config(), "seed": seed}
 
-    def new() -> SuperNet:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            net = SuperNet(shared.space, new_cell(base, problem))
-        return to_device(net, problem.device)
-
     def make(folder: Path, begun: Path) -> None:
-        net = new()
+        net = new_net(shared.space, base, problem, seed)
         curve = _trained(net, shared, problem, progress, seed, begun / _CHECKPOINT)
         own = {name: w.contiguous() for name, w in net.state_dict().items() if name != _FROZEN}
         save_file(own, folder / _WEIGHTS)
@@ -136,7 +117,7 @@ def shared_net(
 
     def read() -> SharedNet:
         folder = problem.cached("super-net", ingredients, make)
-        net = new()
+        net = new_net(shared.space, base, problem, seed)
         net.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # words are frozen
         net.train(False)
         return SharedNet(net, json.loads((folder / _CURVE).read_text()))
@@ -152,10 +133,9 @@ def _trained(
     seed: int,
     checkpoint: Path,
 ) -> list[CurvePoint]:
-    """Train the super-net; returns its learning curve."""
-
     def loss(batch: Batch, step: int) -> Tensor:
-        weights = shared.space.one_hot(shared.drawn(seed, step))
+        drawn = shared.canonical(shared.space.drawn(Random(f"{seed} {step}")))  # as trials' are
+        weights = shared.space.one_hot(drawn)
         return answers_loss(net(batch.inputs, weights).logits, batch, problem)
 
     net.train()

@@ -4,8 +4,6 @@ A model of any size is the first heads and the first neurons of each layer that 
 weights of the whole student, or masks of its units.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,9 +36,8 @@ class Order:
     """(layers, neurons) int64."""
 
     @classmethod
-    def by_scores(cls, shape: BertShape, scores: Mapping[str, Tensor]) -> Order:
-        """The units by falling score, (layers, units) of each space; of a space that is missing as
-        they are."""
+    def by_scores(cls, shape: BertShape, scores: Mapping[str, Tensor]) -> "Order":
+        """The units by falling score, (layers, units) of each space; unscored ones as they are."""
 
         def ordered(space: str, size: int) -> Tensor:
             own = scores.get(space, torch.zeros(shape.layers, size))
@@ -49,7 +46,7 @@ class Order:
         return cls(shape, ordered("heads", shape.heads), ordered("ffn", shape.ffn))
 
     @cached_property
-    def reverse(self) -> Order:
+    def reverse(self) -> "Order":
         """The order that puts ordered units back where they were."""
         return Order(self.shape, self.heads.argsort(-1), self.ffn.argsort(-1))
 

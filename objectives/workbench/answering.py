@@ -1,7 +1,5 @@
 """What a teacher says of rows: a BERT in the students' tokens, or any classifiers in their own."""
 
-from __future__ import annotations
-
 import abc
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,7 +34,6 @@ class Answering(abc.ABC):
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
         """What it costs to answer, by the units of costs; nothing where that is not known."""
-        del seq_len
         return {}
 
     def words(self) -> Words:
@@ -52,7 +49,6 @@ class BertAnswers(Answering):
     session: Session
 
     def said(self, split: Split, rows: Examples, role: str) -> Tensor:
-        del rows
         return kept_logits(self.bert, split, session=self.session, role=role)
 
     def costs(self, seq_len: int) -> Mapping[str, float]:

@@ -4,33 +4,23 @@ The teacher, the splits that score, and what a cost counts stay as they are: a l
 training, not another yardstick. Even so its results are no results of the full one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
-from objectives.errors import check_ranges, check_types
+from objectives.errors import Checked, PositiveShare
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fidelity:
+class Fidelity(Checked):
     """How much of the full training a student gets. The default is all of it."""
 
-    data: float = 1.0
+    data: PositiveShare = 1.0
     """Share of the train rows, augmented ones included, drawn with the study's seed. In (0, 1]."""
-    epochs: float = 1.0
+    epochs: PositiveShare = 1.0
     """Share of the training of each student: see `SearchMethod.shortened`. In (0, 1]."""
-    max_length: int | None = None
+    max_length: Annotated[int, ">= 4"] | None = None
     """Tokens at most of a text or a pair of train and alpha, >= 4, shortened as `Task.max_length`
     shortens it. None: as long as the task has them."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(
-            self,
-            data=(0 < self.data <= 1, "in (0, 1]"),
-            epochs=(0 < self.epochs <= 1, "in (0, 1]"),
-            max_length=(self.max_length is None or self.max_length >= 4, ">= 4, or None"),
-        )
 
 
 FULL = Fidelity()

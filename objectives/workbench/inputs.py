@@ -1,7 +1,5 @@
 """What the user named, read and checked before anything is written or trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -64,7 +62,7 @@ class Inputs:
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     augmenter: Augmenter | None
-    beside: Mapping[str, Inputs] = field(default_factory=dict)
+    beside: Mapping[str, "Inputs"] = field(default_factory=dict)
     """The other tasks, by their names."""
 
     @property

@@ -1,7 +1,5 @@
 """The rows of a study as tokens: those of its roles, and those that students learn from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

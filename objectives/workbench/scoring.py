@@ -1,7 +1,5 @@
 """What a classifier is worth: its answers in the engine that serves it, beside the teacher's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,21 +12,16 @@ from transformers import PreTrainedModel
 
 from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.engines.serving import serve
-from objectives.measures.bootstrap import Interval
+from objectives.measures.bootstrap import Worth
 from objectives.measures.evaluate import divergence, metric_with_interval, predict, predict_with
 from objectives.metric import Metric
 from objectives.text.data import Split
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(Worth):
     """What a classifier is worth, measured on the model itself."""
 
-    metric: float
-    interval: Interval
-    """95% bootstrap interval of `metric`."""
-    heldout_metric: float
-    heldout_interval: Interval
     divergence: float
     """From the teacher on the selection split: see `measures.evaluate.divergence`."""
     heldout_divergence: float

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from objectives.cache import cached_array, content_key
-from objectives.measures.bootstrap import Interval, bootstrap_interval
+from objectives.measures.bootstrap import Worth, bootstrap_interval
 from objectives.metric import Labels, metric_value
 from objectives.session import Session
 
@@ -25,18 +24,6 @@ _CHARACTERS = 20_000_000
 """The most train rows and characters that are learnt from: a few seconds on one core."""
 _FEATURES = 50_000
 """The most frequent words and pairs of words of a column."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordsAlone:
-    """What the linear model is worth by the task's metric."""
-
-    metric: float
-    """On the selection split."""
-    interval: Interval
-    """95% bootstrap interval of `metric`."""
-    heldout_metric: float
-    heldout_interval: Interval
 
 
 def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[str, Labels]:
@@ -60,15 +47,13 @@ def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[s
     return dict(zip(_JUDGING, np.split(said, lengths[:1]), strict=True))
 
 
-def worth_of_words(task: Task, text: LabelledText, answers: Mapping[str, Labels]) -> WordsAlone:
+def worth_of_words(task: Task, text: LabelledText, answers: Mapping[str, Labels]) -> Worth:
     """The task's metric of these answers."""
     metric, classes = task.metric, len(text.label_names)
     pairs = [(text.roles[role].labels, answers[role]) for role in _JUDGING]
     select, heldout = (metric_value(metric, *pair, classes=classes) for pair in pairs)
     of_select, of_heldout = (bootstrap_interval(metric, *pair, classes) for pair in pairs)
-    return WordsAlone(
-        metric=select, interval=of_select, heldout_metric=heldout, heldout_interval=of_heldout
-    )
+    return Worth(select, of_select, heldout, of_heldout)
 
 
 def _fitted(

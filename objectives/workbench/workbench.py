@@ -1,7 +1,5 @@
 """A problem, and what scores its results: prepared once a launch, hidden from the searches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +11,7 @@ from transformers import BertForSequenceClassification, PreTrainedModel, PreTrai
 from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.errors import UserError
 from objectives.measures.bits import BitOps, Bytes
+from objectives.measures.bootstrap import Worth
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import Objective, nearness, score
@@ -36,13 +35,8 @@ from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
 from objectives.workbench.rows import features_of, notes_on_rows, rows_of_students
 from objectives.workbench.scoring import Score, answers_of, score_of
-from objectives.workbench.teacher import (
-    check_answers,
-    teacher_notes,
-    weak_teacher_note,
-    words_note,
-)
-from objectives.workbench.words import WordsAlone, answers_of_words, worth_of_words
+from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
+from objectives.workbench.words import answers_of_words, worth_of_words
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +57,7 @@ class Workbench:
     """Of the teacher; its widths are those of the model of ratio 1."""
     unpruned_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on "select" and "heldout" in the engine."""
-    words: WordsAlone | None
+    words: Worth | None
     """What a linear model on words is worth; None where the task has no labels."""
     flops: Flops
     """Of the student, cut or masked."""
@@ -73,7 +67,7 @@ class Workbench:
     """What a user should know of rows, labels and teacher."""
     features: Mapping[str, float] = field(default_factory=dict)
     """What tells the task from others: see `features_of`."""
-    beside: Mapping[str, Workbench] = field(default_factory=dict)
+    beside: Mapping[str, "Workbench"] = field(default_factory=dict)
     """Of the other tasks, by their names."""
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
@@ -169,13 +163,7 @@ def prepare(
     served = {role: answers[role] for role in JUDGING}
     if BITS[engine] != FULL_BITS and bert is not None:
         served = answers_of(engine, bert, judging, session.device)
-    unpruned = score_of(
-        served,
-        answers,
-        judging,
-        inputs.task.metric,
-        **of_teacher,
-    )
+    unpruned = score_of(served, answers, judging, inputs.task.metric, **of_teacher)
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
         inputs.teacher,
@@ -229,10 +217,7 @@ def prepare(
         words=words,
         flops=Flops(counted.cost.shape, inputs.seq_len),
         flops_full=int(flops.full),
-        notes=(
-            *notes,
-            *(f"{name}: {note}" for name, own in beside.items() for note in own.notes),
-        ),
+        notes=(*notes, *(f"{name}: {note}" for name, own in beside.items() for note in own.notes)),
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,
     )
@@ -270,7 +255,6 @@ def _answered(
 def _student(
     inputs: Inputs, bert: BertForSequenceClassification | None, session: Session
 ) -> BertForSequenceClassification | None:
-    """What there is to cut, if anything."""
     if inputs.student is not None:
         return load_student(
             inputs.student,
@@ -348,7 +332,7 @@ def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[
 
 def _words(
     inputs: Inputs, select: Split, logits: Tensor, session: Session
-) -> tuple[WordsAlone | None, list[str]]:
+) -> tuple[Worth | None, list[str]]:
     """What words alone are worth, and a note if the teacher's logits (rows, C) on the selection
     split are not clearly better."""
     task, text = inputs.task, inputs.text

@@ -61,7 +61,6 @@ def cascade(
 
 
 def _check_aims(aims: Mapping[str, float | None]) -> None:
-    """Raise RunError for more than one aim, and for a share that is none."""
     if sum(aim is not None for aim in aims.values()) > 1:
         raise RunError("name only one aim", *aims)
     for name, aim in aims.items():

@@ -1,8 +1,6 @@
 """`distil`: from a pretrained model and a file of text to a smaller pretrained model, a checkpoint
 that any study can name as its student."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -132,7 +132,6 @@ def _source(study: Study) -> str:
 
 
 def _without_password(texts: tuple[str, str], storage: str) -> tuple[tuple[str, str], str]:
-    """The texts and the URL, without the password that the URL may hold."""
     shown = remember_password(storage)
     password = with_password(parse_url(shown)).password
     if password is None:

@@ -19,8 +19,7 @@ from orchestrator.optuna_private import FrozenStudy, id_of, shown_study, shown_t
 from orchestrator.storage.retry import reason_of
 
 _IDS = 10**9
-"""More than a storage has of one kind: an id of the view is the storage's own plus its place times
-this."""
+"""More than a storage has of one kind: an id of the view is its own plus its place times this."""
 _CONSTRAINTS = "constraints"
 """System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
 _ARTIFACTS = "artifacts:"  # system attributes with this prefix are files of a trial

@@ -1,8 +1,6 @@
 """Finished trials as plain rows: the one module through which fronts and reports read a run. It
 imports no torch, so that a front opens in a second."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +11,7 @@ from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
 from objectives.engines.names import BITS, FULL_BITS
-from objectives.workbench.words import WordsAlone
+from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
 from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
@@ -32,7 +30,7 @@ LAST_SEEN = "last_seen"  # the last beat of the worker that died with it; 0 if i
 # Attributes of a study.
 UNPRUNED = "unpruned"  # an UnprunedResult as JSON
 FEATURES = "features"  # what tells its task from others, for studies that begin with its front
-WORDS = "words"  # a WordsAlone as JSON, or None where the task has no labels
+WORDS = "words"  # a Worth as JSON, or None where the task has no labels
 NOTES = "notes"  # what the launch said of rows, labels and teacher
 DEFINITION = "definition"  # what decides a trial's result, to tell one study from another
 VERSIONS = "versions"  # versions and device of the last launch, not of each worker
@@ -113,7 +111,7 @@ class RunRecord:
     """What the study calls its data and checkpoints."""
     notes: tuple[str, ...]
     """What the launch said of rows, labels and teacher."""
-    words: WordsAlone | None = None
+    words: Worth | None = None
     """What a linear model on words is worth; None where the task has no labels, and in a run of an
     earlier version."""
     features: Mapping[str, float] = field(default_factory=dict)
@@ -256,11 +254,11 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
     )
 
 
-def _words(attribute: dict[str, Any] | None) -> WordsAlone | None:
+def _words(attribute: dict[str, Any] | None) -> Worth | None:
     if attribute is None:
         return None
     lists = {name: tuple(value) for name, value in attribute.items() if isinstance(value, list)}
-    return WordsAlone(**{**attribute, **lists})
+    return Worth(**{**attribute, **lists})
 
 
 def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:

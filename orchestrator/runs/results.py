@@ -1,7 +1,5 @@
 """What a model is worth and how large it is, measured; and how that reads."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
@@ -104,8 +102,7 @@ class Measured:
 
     @property
     def sizes(self) -> dict[str, float]:
-        """Cost, FLOPs, parameters and bytes by their units; the cost is first, and is not
-        repeated."""
+        """Cost, FLOPs, parameters and bytes by their units; the cost is first, and not repeated."""
         sizes = {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
         return sizes if self.bytes is None else {**sizes, "bytes": self.bytes}
 
@@ -181,8 +178,7 @@ class TrialResult(Measured):
     """What R is a share of: the unit of the cost; or of FLOPs where the cost depends on bits, which
     are not chosen with the units."""
     aims: Mapping[str, float] = field(default_factory=dict)
-    """How far it misses each aim of the study ("metric >= 0.85"), as a share of the aim; at most 0
-    where it meets it."""
+    """How far it misses each aim of the study ("metric >= 0.85"), as a share; at most 0 if met."""
 
     @property
     def missed(self) -> str | None:

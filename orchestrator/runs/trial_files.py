@@ -1,5 +1,4 @@
-"""What a trial leaves in its folder: architecture, result, learning curve, cut model. Readers need
-no torch."""
+"""What a trial leaves in its folder: architecture, result, curve, model. Readers need no torch."""
 
 from __future__ import annotations
 

@@ -129,7 +129,6 @@ class Claims:
             self._fail_orphans(self._trials(TrialState.RUNNING), lambda _: None)
 
     def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
-        """Fail the trials of dead workers; how many these are."""
         workers = workers_of(self._outer)
         dead = self._watch.dead(workers)
         lost = 0

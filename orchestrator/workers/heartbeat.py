@@ -96,8 +96,7 @@ class Heartbeat:
 
 
 def is_alive(record: WorkerRecord, folder: RunFolder | None) -> bool:
-    """Whether a worker lives, as one look can tell: by its lock, else by its latest beat, if the
-    clocks agree."""
+    """Whether a worker lives, as one look tells: by its lock, else its beat, if clocks agree."""
     free = None if folder is None else _has_free_lock(record, folder)
     lately = abs(time.time() - record.at) < GRACE
     return not record.ended and (lately if free is None else not free)

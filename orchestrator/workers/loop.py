@@ -1,7 +1,5 @@
 """The outer loop: `run_study` opens a study and serves it; `work` joins one that is open."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -127,8 +125,7 @@ def opened(
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
-    """The URL of the storage of a launch: as asked, or as the folder remembers it. Raises RunError
-    if the two differ."""
+    """The URL of a launch's storage, as asked or remembered. Raises RunError if the two differ."""
     if storage is None:
         return folder.storage
     known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
@@ -198,7 +195,6 @@ def _serve(
     number: int = 0,
     token: str = "",
 ) -> None:
-    """Work as worker `number` until the wanted trials are finished."""
     so_far = len(outer.get_trials(deepcopy=False))
     at_once = study.at_once(device)
     outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler or "random")

@@ -1,8 +1,6 @@
 """Where a new study begins if others came before: the ends, and the knobs of their fronts, those of
 the nearest task first (the warm start of auto-sklearn, Feurer et al. 2015)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -95,7 +95,6 @@ class Worker:
                 )
 
     def _check_any_finished(self) -> None:
-        """Raise RunError if all trials that were asked for have failed."""
         if not finished_trials(self.outer):
             reason = self.failed[-1] if self.failed else "see the trials of the other workers"
             raise RunError(

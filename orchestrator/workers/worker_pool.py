@@ -105,7 +105,6 @@ def default_workers(device: str) -> int:
 
 
 def _environments(workers: int, device: str) -> list[dict[str, str]]:
-    """What each process finds in its environment before it imports torch."""
     if workers < 1:
         raise RunError(f"workers is {workers}; it must be at least 1")
     if ":" in device and workers > 1:

@@ -114,7 +114,6 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
 
 
 def _cell(value: object) -> str:
-    """Text of one cell of a Markdown table."""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
 

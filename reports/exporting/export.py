@@ -28,8 +28,7 @@ class Exported:
     folder: Path
     """Where the model is."""
     notes: tuple[str, ...]
-    """A line where the model is outside its budget, and one for each file beside it that was made
-    and checked."""
+    """A line where the model is outside its budget, and one for each checked file beside it."""
 
 
 def export(

@@ -144,7 +144,6 @@ class _Drawing:
             self._name_recommended(view)
 
     def add_served(self, speed: Speed, colour: str, mark: str, star: str) -> None:
-        """The models of the front in an engine, and the unpruned one."""
         front = [(trial.number, speed.models.get(trial.number)) for trial in self.run.front]
         unpruned = [(None, speed.unpruned_model(self.run.unpruned))]
         metric = self.run.metric_name
@@ -210,7 +209,6 @@ class _Drawing:
             )
 
     def _colour(self, alone: str) -> str:
-        """That of the run among several; else the one given."""
         return str(theme.run_style(self.place)["color"]) if self.overlay.several else alone
 
     def _height(self, value: float) -> float:
@@ -227,7 +225,6 @@ class _Drawing:
             )
 
     def _details(self, points: _Points, heldout: bool = False) -> dict[str, Any]:
-        """Hovers, and lines over the bootstrap intervals of the metrics."""
         hovers = {"hovertext": list(starmap(self._hover, points.items())), "hoverinfo": "text"}
         if self.overlay.by_divergence:
             return hovers

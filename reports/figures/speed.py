@@ -65,7 +65,6 @@ def _scored(speed: Speed, run: RunRecord) -> bool:
 
 
 def _fastest(shape: Sequence[Speed]) -> str:
-    """Each engine that is the fastest for some models, with their milliseconds."""
     best: dict[str, list[str]] = {}
     for number in (None, *sorted(shape[0].models)):
         times = {one.model(number).milliseconds: one.engine for one in shape}

@@ -102,7 +102,6 @@ def write_report(
 
 
 def _part(together: Overlay, place: int) -> dict[str, Any]:
-    """One run as the templates see it."""
     run = together.runs[place]
     view, folder = pareto_view(run), shlex.quote(str(run.folder))
     return {

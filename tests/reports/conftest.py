@@ -23,7 +23,7 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 
-from objectives.workbench.words import WordsAlone
+from objectives.measures.bootstrap import Worth
 from orchestrator.runs.artifacts import LinkingStore
 from orchestrator.runs.records import (
     BUDGET,
@@ -144,7 +144,7 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
 @pytest.fixture
 def words_run(mixed_run: RunRecord) -> RunRecord:
     """The mixed run, of which it is known what words alone are worth."""
-    words = WordsAlone(
+    words = Worth(
         metric=0.85, interval=(0.83, 0.87), heldout_metric=0.84, heldout_interval=(0.82, 0.86)
     )
     return replace(mixed_run, words=words)

@@ -16,6 +16,7 @@ from optuna.distributions import FloatDistribution
 from objectives.delivery.exported import load_model, score_onnx
 from objectives.engines.onnx_model import write_int8, write_onnx
 from objectives.errors import UserError
+from objectives.measures.bootstrap import Worth
 from objectives.measures.evaluate import score
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
@@ -37,7 +38,6 @@ from reports.page.page import write_report
 from reports.speed import (
     Speed,
     TimedModel,
-    Worth,
     bench_front,
     fastest,
     inputs_of,

@@ -10,8 +10,6 @@ columns that read it,
 or, where single weights are penalised (L1), the same of each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from objectives.compression.proximal import left
 from objectives.device import on_device
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeFloat, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
@@ -43,7 +41,7 @@ class GroupLasso(StagedMethod):
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"penalty"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
-    penalty: float = 0.1
+    penalty: NonNegativeFloat = 0.1
     """lambda: what a weight shrinks by in a step, as a share of the stage's learning rate. >= 0."""
     of: Of = "units"
     """What the norm is of: "units" is group lasso, "weights" is L1."""
@@ -57,7 +55,6 @@ class GroupLasso(StagedMethod):
         super().__post_init__()
         check_ranges(
             self,
-            penalty=(self.penalty >= 0, ">= 0"),
             stages=(
                 any(stage.searches for stage in self.stages),
                 "stages, the first of which search",

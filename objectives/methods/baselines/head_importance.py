@@ -5,8 +5,6 @@ as the head fades. As in the paper it is divided by the norm over its layer, and
 whole model then compete.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -30,7 +28,6 @@ class HeadImportance(OneShot):
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The importance of each unit per cost, which for heads alone keeps their order."""
-        del seed
         scores = first_order_of_student(problem, self.spaces)
         if self.normalise:  # a layer that does not matter at all has importances of 0
             scores = {

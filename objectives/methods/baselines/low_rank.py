@@ -5,8 +5,6 @@ singular value decomposition whitened by what enters each layer (`strategies/low
 whose factors would save nothing stays whole. No unit leaves: heads and neurons stay as many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -45,7 +43,7 @@ class LowRank(Targeted, Staged):
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
         """The same weights, with the bits of the embeddings."""
-        return self.with_weight_bits(architecture, FULL_BITS)
+        return self._with_weight_bits(architecture, FULL_BITS)
 
     @classmethod
     def search(

@@ -12,8 +12,6 @@ weight, to the first or the second order:
 With `sparsity` single weights go as well, by the same scores: they are 0, and stay 0 in training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -23,7 +21,7 @@ import torch
 from torch import Tensor
 
 from objectives.device import to_device
-from objectives.errors import UserError, check_ranges
+from objectives.errors import ShareBelowOne, UserError
 from objectives.problem import Problem
 from objectives.strategies.one_shot import ScopedOneShot
 from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
@@ -45,14 +43,13 @@ class MagnitudePruning(ScopedOneShot):
 
     criterion: Criterion = "magnitude"
     """What a weight is worth: "magnitude", "sensitivity" or "curvature"; see above."""
-    sparsity: float = 0.0
+    sparsity: ShareBelowOne = 0.0
     """Share of the weights left in the layers that are set to 0, those worth least. In [0, 1).
     Nothing becomes faster or smaller by it: no engine here has a kernel for single zeros, and
     files are written dense, so that FLOPs, parameters and bytes stay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, sparsity=(0 <= self.sparsity < 1, "in [0, 1)"))
         bits = self.weight_bits if isinstance(self.weight_bits, tuple) else (self.weight_bits,)
         if self.sparsity and 1 in bits:
             raise UserError(
@@ -62,7 +59,6 @@ class MagnitudePruning(ScopedOneShot):
 
     def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """The mean over each unit's weights of what they are worth; of magnitude its root."""
-        del seed
         scores = means_over_units(weight_scores(problem, self.criterion), problem.shape)
         root = 0.5 if self.criterion == "magnitude" else 1.0
         return {space: scores[space] ** root for space in self.spaces}

@@ -3,15 +3,13 @@
 With scope "layer" all layers keep the same share: the uniform architecture.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeInt, check_ranges
 from objectives.problem import Problem
 from objectives.strategies.one_shot import ScopedOneShot
 from objectives.students.bert.architecture import SPACES, units_of
@@ -23,16 +21,14 @@ class RandomPruning(ScopedOneShot):
 
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
-    draw: int = 0
+    draw: NonNegativeInt = 0
     """Which lot, beside the seed of the study. >= 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         alone = self.scope == "layer" and "layers" in self.spaces
         check_ranges(
-            self,
-            draw=(self.draw >= 0, ">= 0"),
-            scope=(not alone, "'global' if spaces has 'layers': a layer is one unit"),
+            self, scope=(not alone, "'global' if spaces has 'layers': a layer is one unit")
         )
 
     def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:

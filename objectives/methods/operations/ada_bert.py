@@ -20,8 +20,6 @@ further on the teacher's answers, not on labels. Alpha's step on a batch comes a
 weights, and its gradient is not clipped. Both sentences of a pair are read as one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -29,7 +27,7 @@ import torch
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, Share, UserError
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.places.derivation import EdgeWeights
@@ -61,24 +59,14 @@ class AdaBert(SuperNetSearch):
     """What may stand on an edge; `NONE` may be chosen."""
     nodes: int = 3
     """Of a cell. >= 1."""
-    most_cells: int = 4
+    most_cells: PositiveInt = 4
     """K: at most so many cells. The paper has 8. >= 1."""
-    hints: float = 0.8
+    hints: Share = 0.8
     """gamma: weight of the probes beside the labels. In [0, 1]."""
-    flops_weight: float = 4.0
+    flops_weight: NonNegativeFloat = 4.0
     """beta: weight of the efficiency loss. >= 0."""
-    grad_rescale: float = 1e-3
+    grad_rescale: PositiveFloat = 1e-3
     """kappa: step size of alpha's Adam; 1e-4 in the paper, whose search has 18,000 steps. > 0."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            most_cells=(self.most_cells >= 1, ">= 1"),
-            hints=(0 <= self.hints <= 1, "in [0, 1]"),
-            flops_weight=(self.flops_weight >= 0, ">= 0"),
-            grad_rescale=(self.grad_rescale > 0, "> 0"),
-        )
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Each cell has a layer of the teacher to learn from."""
@@ -158,20 +146,11 @@ class AdaBert(SuperNetSearch):
             each.append((1 - self.hints) * labels + self.hints * torch.stack(hinted).mean())
         depth = weights["cells"].to(each[0].device)
         answers: Tensor = depth @ torch.stack(each)
-        return answers + self.flops_weight * self.efficiency(net, weights, problem)
+        return answers + self.flops_weight * self._efficiency(net, weights, problem)
 
-    def efficiency(self, net: SuperNet, weights: Mapping[str, Tensor], problem: Problem) -> Tensor:
+    def _efficiency(self, net: SuperNet, weights: Mapping[str, Tensor], problem: Problem) -> Tensor:
         """L_E: the number of cells over K, times the mean over edges of what their operation has of
-        the FLOPs of all operations together.
-
-        Args:
-            net: of `space`.
-            weights: of its places.
-            problem: its length of a text counts.
-
-        Returns:
-            A scalar, in [0, 1].
-        """
+        the FLOPs of all operations together: a scalar, in [0, 1]."""
         flops = net.costs(problem.seq_len)
         total = sum(flops[name] for name in self.operations if name != NONE) or 1
         shares = torch.tensor([0.0 if n == NONE else flops[n] / total for n in self.operations])

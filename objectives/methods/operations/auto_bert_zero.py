@@ -17,8 +17,6 @@ position of a layer, over the candidates in which it acts; operands change at ra
 layers do; each smaller kernel is taken from the largest directly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -29,7 +27,7 @@ from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import to_device
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeFloat, PositiveInt
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.aimed_search import all_alpha, answer_score
@@ -48,28 +46,22 @@ from objectives.weights.super_nets.bi_branch import BiBranchNet, Student, operat
 class AutoBertZero(CellChoice):
     """Search for the operations of layers, formulas of attention among them."""
 
-    layers: int = 2
+    layers: PositiveInt = 2
     """Of the student, each with a feed-forward behind it. >= 1."""
-    positions: int = 8
+    positions: PositiveInt = 8
     """At most so many functions of a formula. >= 1."""
-    candidates: int = 60
+    candidates: PositiveInt = 60
     """Trained and scored, each with an equal share of the search's steps; the first quarter is
     drawn at random. >= 1."""
-    parents: int = 5
+    parents: PositiveInt = 5
     """K: the best candidates, each of which has a child in a round. >= 1."""
-    hidden_weight: float = 1.0
+    hidden_weight: NonNegativeFloat = 1.0
     """Weight of the hidden states beside the logits while it searches. >= 0."""
     inherit: bool = False
     """The chosen student begins at the weights of the super-net, not at new ones."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = ("layers", "positions", "candidates", "parents")
-        check_ranges(
-            self,
-            **{name: (getattr(self, name) >= 1, ">= 1") for name in counts},
-            hidden_weight=(self.hidden_weight >= 0, ">= 0"),
-        )
         _ = self.base
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:

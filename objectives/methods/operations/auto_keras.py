@@ -9,8 +9,6 @@ and a cell is wider as a whole, by a factor of 2. A score is exp(-loss), less th
 and training take turns, not two threads: a trial is one process, a proposal takes about a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +17,7 @@ from typing import ClassVar
 
 import torch
 
-from objectives.errors import check_ranges
+from objectives.errors import PositiveFloat, PositiveInt, check_ranges
 from objectives.measures.measured import measured_flops
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -49,9 +47,9 @@ class AutoKeras(EitherWay):
     """D of the first cell, a multiple of 16; a wider one has 2 D, 4 D, and so on."""
     widest: int = 256
     """Dimensions of a cell, at most. >= `width`."""
-    search_epochs: float = 12
+    search_epochs: PositiveFloat = 12
     """Passes over the train split, of which each candidate has the same share. > 0."""
-    candidates: int = 12
+    candidates: PositiveInt = 12
     """Cells that are trained and scored. >= 1."""
 
     def __post_init__(self) -> None:
@@ -59,10 +57,8 @@ class AutoKeras(EitherWay):
         known = self.names and {*self.names} <= {*SILENT}
         check_ranges(
             self,
-            nodes=(self.nodes >= 1, ">= 1"),
             operations=(bool(known), f"some of {', '.join(SILENT)}"),
             widest=(self.widest >= self.width, ">= width"),
-            candidates=(self.candidates >= 1, ">= 1"),
         )
         if self.base.recurrent:
             check_position_wise(self.names)

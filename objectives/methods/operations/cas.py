@@ -11,8 +11,6 @@ holds in the training that is kept, not in the search; it spares the weights of 
 not of the last alone, and leaves out the heads.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeFloat
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchResult
@@ -39,25 +37,19 @@ class Cas(ControllerSearch):
 
     learns_beside: ClassVar[bool] = True
 
-    sparsity_weight: float = 1e-3
+    sparsity_weight: NonNegativeFloat = 1e-3
     """lambda_b: of the block sparsity of the weights, then of their changes. >= 0."""
-    orthogonality_weight: float = 1e-3
+    orthogonality_weight: NonNegativeFloat = 1e-3
     """lambda_o: of what changes do with the inputs that the weights before them read. >= 0."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(
-            self,
-            sparsity_weight=(self.sparsity_weight >= 0, ">= 0"),
-            orthogonality_weight=(self.orthogonality_weight >= 0, ">= 0"),
-        )
 
     def _found(self, slot: int, problem: Problem, seed: int, progress: Progress) -> Outcome:
         tasks, learnt = (problem, *problem.beside), set[Tensor]()
-        nets = self._with_heads(self.super_net(problem, seed, progress), problem, seed, progress)
+        nets = self._with_heads(self._super_net(problem, seed, progress), problem, seed, progress)
         found: list[tuple[Mapping[str, Any], list[CurvePoint], float]] = []
         for net, task in zip(nets, tasks, strict=True):
-            choices, curve = self._drawn([_copied(net)], [task], seed, progress)
+            frozen = {id(w): w for w in net.parameters() if not w.requires_grad}  # not copied
+            copied = copy.deepcopy(net, frozen)
+            choices, curve = self._drawn([copied], [task], seed, progress)
             if not not_finite(slot, curve):
                 curve += self._kept(net, choices, learnt, task, seed, progress)
             if failure := not_finite(slot, curve):
@@ -90,11 +82,6 @@ class Cas(ControllerSearch):
             return answers_loss(net(batch.inputs, weights).logits, batch, task) + penalty
 
         return self._train(task, net, loss, self.epochs, "learn", seed, progress)
-
-
-def _copied(net: SuperNet) -> SuperNet:
-    """What is frozen, as the teacher's words are, is not copied."""
-    return copy.deepcopy(net, {id(w): w for w in net.parameters() if not w.requires_grad})
 
 
 def _model(net: SuperNet, choices: Mapping[str, Any]) -> CellForSequenceClassification:

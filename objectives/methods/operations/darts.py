@@ -13,11 +13,9 @@ paper's convolutional cell concatenates them, and there are no cells that halve 
 recurrent cells each pair of nodes and each activation has weights of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
-from objectives.errors import check_ranges
+from objectives.errors import PositiveInt, check_ranges
 from objectives.strategies.aimed_search import EitherWay
 from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.soft_search import SoftSearch
@@ -34,15 +32,13 @@ class Darts(EitherWay, SoftSearch):
     cells: int = 1
     """Cells, all alike, that follow one another; with two or more each reads the last two. >= 1; 1
     where they are recurrent."""
-    edges: int | None = None
+    edges: PositiveInt | None = None
     """Of each node that stay; None: as in the paper 2, or 1 of a recurrent cell. >= 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(
-            self,
-            cells=(self.cells == 1 or not self.recurrent, "1 where they are recurrent"),
-            edges=(self.edges is None or self.edges >= 1, ">= 1, or None"),
+            self, cells=(self.cells == 1 or not self.recurrent, "1 where they are recurrent")
         )
 
     @property

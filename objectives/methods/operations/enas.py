@@ -8,8 +8,6 @@ recurrent cell begins with a tanh, which the paper chooses. The entropy counts, 
 code's two modes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from objectives.strategies.controller_search import ControllerSearch

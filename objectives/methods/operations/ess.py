@@ -15,12 +15,10 @@ Products of states may make rounding errors grow from token to token, so that a 
 answers in ONNX than in torch. An export checks that, and refuses such a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from objectives.errors import check_ranges
+from objectives.errors import PositiveInt
 from objectives.strategies.places.derivation import EdgeWeights
 from objectives.strategies.soft_search import SoftSearch
 from objectives.strategies.super_net_search import heaviest
@@ -33,12 +31,8 @@ from objectives.students.cells.graph_space import GraphSpace
 class Ess(SoftSearch):
     """Search by gradient for a recurrent cell and for what it reads of the tokens before."""
 
-    window: int = 3
+    window: PositiveInt = 3
     """m: tokens and states before the present ones that are read. >= 1."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_ranges(self, window=(self.window >= 1, ">= 1"))
 
     @property
     def token_by_token(self) -> bool:
@@ -62,7 +56,7 @@ class Ess(SoftSearch):
         """One edge of each node, of all."""
         return self.nodes / sum(map(self.space.edges_of, range(self.nodes)))
 
-    def steps_on(self, step: int) -> Collection[str]:
+    def _steps_on(self, step: int) -> Collection[str]:
         """The reads at even steps, the cell at odd ones."""
         return [p for p in self.space.places if p.startswith("reads") == (step % 2 == 0)]
 

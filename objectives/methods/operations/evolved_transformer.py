@@ -4,8 +4,7 @@ A candidate is a cell that is trained alone, from new weights, in increments. Th
 Transformer: positions, attention, feed-forward, each beside an identity, with the norms in front.
 The next are drawn at random; then each is a child: the best of a sample of the population with some
 places drawn anew. Who reaches the hurdle behind an increment keeps weights and optimiser and gets
-the next one. In the end the best are trained through all increments, and the best of these gives
-the cell.
+the next one. In the end the best go through all increments, and the best of these is the cell.
 
 What differs from the paper: it translates and scores by perplexity (its data and its million GPU
 hours cannot be had), where here the rows are texts, students learn from the teacher's answers, and
@@ -16,11 +15,9 @@ population was drawn at random or all Transformers, the sources do not agree; he
 Transformer among random ones. A child that was there before is drawn again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -29,7 +26,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import PositiveFloat, PositiveInt, PositiveShare, UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.aimed_search import Aimed, all_alpha, answer_score
@@ -60,11 +57,11 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
         *("atrous3", "atrous5", "light3", "light5", "light7"),
     )
 
-    search_epochs: float = 1.0
+    search_epochs: PositiveFloat = 1.0
     """Passes over the train split of a candidate that reaches every hurdle. > 0."""
-    nodes: int = 4
+    nodes: PositiveInt = 4
     """Of a cell. >= 3, which the Transformer takes; 6 in the paper."""
-    most_cells: int = 2
+    most_cells: PositiveInt = 2
     """At most so many cells, all alike, follow one another. >= 1."""
     increments: tuple[float, ...] = (1.0, 1.0, 2.0)
     """Parts of a candidate's training, before the first hurdle and after each: 60,000, 60,000 and
@@ -72,17 +69,17 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
     reading: Literal["dynamic", "static"] = "dynamic"
     """Hurdles for later candidates, as in the paper; or all candidates are drawn at random and
     trained together, and the mean of those that are left is their hurdle."""
-    candidates: int = 40
+    candidates: PositiveInt = 40
     """Cells that are trained. >= 1."""
-    every: int = 12
+    every: PositiveInt = 12
     """Candidates before each new hurdle; 5,000 in the paper. >= 1."""
-    population: int = 10
+    population: PositiveInt = 10
     """Candidates that live at once; 100 in the paper. >= 1."""
-    sample: int = 3
+    sample: PositiveInt = 3
     """Candidates of a tournament; 30 in the paper. >= 1."""
-    mutation: float = 0.025
+    mutation: PositiveShare = 0.025
     """Probability in (0, 1] that a place of a child is drawn anew."""
-    finalists: int = 3
+    finalists: PositiveInt = 3
     """Candidates of the best scores that are trained through all increments in the end; 20 in the
     paper. >= 1."""
 
@@ -90,17 +87,10 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
         super().__post_init__()
         check_ranges(
             self,
-            most_cells=(self.most_cells >= 1, ">= 1"),
             increments=(
                 bool(self.increments) and all(0 < part < math.inf for part in self.increments),
                 "numbers > 0, at least one",
             ),
-            candidates=(self.candidates >= 1, ">= 1"),
-            every=(self.every >= 1, ">= 1"),
-            population=(self.population >= 1, ">= 1"),
-            sample=(self.sample >= 1, ">= 1"),
-            mutation=(0 < self.mutation <= 1, "in (0, 1]"),
-            finalists=(self.finalists >= 1, ">= 1"),
         )
         try:
             self.space.choices(TRANSFORMER)
@@ -133,7 +123,6 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
         return super().idle() | static
 
     def _steps(self, problem: Problem) -> list[int]:
-        """Steps of each increment, one at least."""
         whole = steps_of(problem, self.search_epochs, self.batch_size) / sum(self.increments)
         return [max(1, round(whole * part)) for part in self.increments]
 
@@ -184,7 +173,7 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
         problem: Problem,
         rows: Sequence[Batch],
         seed: int,
-    ) -> _Candidate:
+    ) -> "_Candidate":
         student, steps = net.extract(choices), sum(self._steps(problem))
         weights, rate = trainable(student), torch.tensor([self.learning_rate])
         training = training_steps(
@@ -196,7 +185,7 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
             batch_size=self.batch_size,
             seed=seed,
         )
-        flops_loss = float(self.flops_loss(net, self.space.one_hot(choices), problem))
+        flops_loss = float(self._flops_loss(net, self.space.one_hot(choices), problem))
 
         def score() -> float:
             return answer_score(lambda own: student(**own), rows, problem) - flops_loss
@@ -204,24 +193,20 @@ class EvolvedTransformer(Aimed, SuperNetSearch):
         return _Candidate(choices, student, training, score)
 
 
+@dataclass(eq=False)
 class _Candidate:
     """A cell that is trained alone, some steps at a time."""
 
-    def __init__(
-        self,
-        choices: Mapping[str, Any],
-        student: CellForSequenceClassification,
-        training: Iterator[Tensor],
-        score: Callable[[], float],
-    ):
-        self.choices = choices
-        self.losses: list[Tensor] = []
-        """Of all its steps so far."""
-        self._student, self._training, self._score = student, training, score
+    choices: Mapping[str, Any]
+    student: CellForSequenceClassification
+    training: Iterator[Tensor]
+    score: Callable[[], float]
+    losses: list[Tensor] = field(default_factory=list)
+    """Of all its steps so far."""
 
     def __call__(self, steps: int) -> float:
         """Train it for so many more steps, or for those that are left; gives its score then."""
-        self._student.train()
-        self.losses += islice(self._training, steps)
-        self._student.train(False)
-        return self._score()
+        self.student.train()
+        self.losses += islice(self.training, steps)
+        self.student.train(False)
+        return self.score()

@@ -7,8 +7,6 @@ What differs from the paper: see `darts.py`. What a node keeps is added up, as i
 paper does not say.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from objectives.errors import check_ranges

@@ -9,8 +9,6 @@ What differs from the paper's code beside what differs in `Enas`: a step is on o
 task, where the code takes the tasks in turn.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -8,13 +8,11 @@ What differs from the paper: its evolution has crossover beside mutation and ref
 limit of FLOPs, where here the FLOPs loss counts against them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from objectives.errors import check_ranges
+from objectives.errors import PositiveInt
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.aimed_search import EitherWay, all_alpha, best_of, scored
@@ -55,14 +53,13 @@ class SinglePath(EitherWay, SuperNetSearch):
     strategy: Searcher = "evolution"
     """Who proposes: draws at random, evolution by tournament, or the operations that did well at a
     place, with an upper confidence bound ("priority")."""
-    candidates: int = 200
+    candidates: PositiveInt = 200
     """Cells that are scored. >= 1."""
     inherit: bool = False
     """The chosen cell begins at the weights of the super-net, not at new ones."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, candidates=(self.candidates >= 1, ">= 1"))
         _ = self.shared
 
     @property
@@ -75,8 +72,7 @@ class SinglePath(EitherWay, SuperNetSearch):
         """The training that all trials share; it does not depend on their learning rates."""
         return SharedCells(space=self.space, epochs=self.search_epochs, batch_size=self.batch_size)
 
-    def super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
-        """The trained super-net of the run."""
+    def _super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
         return self._shared_net(problem, seed, progress).net
 
     def _shared_net(self, problem: Problem, seed: int, progress: Progress) -> SharedNet:

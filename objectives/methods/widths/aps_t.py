@@ -13,18 +13,16 @@ score, exp(-loss) on a batch of alpha (there accuracy); untaught it makes the dr
 Steps are fewer, their rates higher.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import torch
 
 from objectives.device import matmul_dtype, on_device, to_device
-from objectives.errors import check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, ShareBelowOne, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
@@ -58,16 +56,16 @@ class ApsT(StagedMethod):
     shares: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
     """The widths of a layer, shares of its heads and of its neurons, in (0, 1], rising. No R below
     what the least cost can be met."""
-    warmup: float = 1 / 3
+    warmup: ShareBelowOne = 1 / 3
     """Share of the search in which widths are drawn at random and projections rest. In [0, 1)."""
     projection_rate: float = 0.05
     """Step size of the projections on Phi, at every eighth step of the search. In (0, 0.1)."""
-    flops_weight: float = 0.1
+    flops_weight: NonNegativeFloat = 0.1
     """lambda: where a candidate costs more than R, its score is divided by so much to the power of
     lambda. >= 0."""
-    grad_rescale: float = 1e-2
+    grad_rescale: PositiveFloat = 1e-2
     """kappa: step size of the controller's Adam. > 0."""
-    entropy_weight: float = 4e-3
+    entropy_weight: NonNegativeFloat = 4e-3
     """Of the entropy of its draws, in its loss. >= 0."""
     stages: tuple[Stage, ...] = (
         Stage(name="search", epochs=6, learning_rate=6e-4, loss="prediction+hidden", searches=True),
@@ -82,13 +80,8 @@ class ApsT(StagedMethod):
         searches = losses in (["prediction"], ["prediction+hidden"])
         check_ranges(
             self,
-            sharing=(self.sharing in get_args(Sharing), f"one of {', '.join(get_args(Sharing))}"),
             shares=(bool(rising), "one or more, rising in (0, 1]"),
-            warmup=(0 <= self.warmup < 1, "in [0, 1)"),
             projection_rate=(0 < self.projection_rate < 0.1, "in (0, 0.1)"),
-            flops_weight=(self.flops_weight >= 0, ">= 0"),
-            grad_rescale=(self.grad_rescale > 0, "> 0"),
-            entropy_weight=(self.entropy_weight >= 0, ">= 0"),
             stages=(searches, "one that searches, its loss not 'intermediate', then others"),
         )
 
@@ -136,7 +129,6 @@ class _Search:
         self.controller = Controller(places, seed, own)
 
     def found(self, progress: Progress) -> Mapping[str, Any]:
-        """The widths that are best in the end."""
         method, training, controller = self.method, self.training, self.controller
         sharing = self.projections.separate(0.0)
         if training.stage.loss == "prediction+hidden":
@@ -180,7 +172,6 @@ class _Search:
         return max(0.0, abs(self.ratio(candidate) - 1) - self.method.tolerance)
 
     def ratio(self, candidate: Mapping[str, Any]) -> float:
-        """Its cost, as a share of R."""
         budget, model = self.problem.budget, self.model(candidate)
         cost = budget.cost.fixed + sum(budget.cost.layer(widths) for widths in model)
         return float(cost / budget.full / self.method.target_ratio)

@@ -21,8 +21,6 @@ steps of 0.001 with momentum 0.5 and weight decay, over hundreds of epochs; here
 with Adam's own momentum and no decay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,7 +32,7 @@ from torch.nn import functional
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import on_device
-from objectives.errors import UserError, check_ranges
+from objectives.errors import NonNegativeFloat, PositiveFloat, UserError, check_ranges
 from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -58,13 +56,13 @@ class WidthSearch(DescendingMethod):
 
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn", "layers")
 
-    flops_weight: float = 2.0
+    flops_weight: NonNegativeFloat = 2.0
     spaces: tuple[str, ...] = ("heads", "ffn")
     """heads, ffn and layers, or some of them."""
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
     """The candidates, shares of a layer's units, and of the layers: rising from >= 0 to 1, two at
     least."""
-    temperature: tuple[float, float] = (10.0, 0.1)
+    temperature: tuple[PositiveFloat, PositiveFloat] = (10.0, 0.1)
     """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
 
     def __post_init__(self) -> None:
@@ -153,7 +151,6 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
         """A step against the task loss, of a sample of its own, and lambda times the hinge."""
-        del masks
         batch, budget = next(self.batches), self.problem.budget
         loss = task_loss(training.population.logits(batch, self.masks(progress)), batch.labels)
         shares = {space: alpha.softmax(-1) for space, alpha in self.alpha.items()}
@@ -211,7 +208,6 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
 
 
 def _units(shape: BertShape, space: str) -> int:
-    """Among how many a width is chosen."""
     return shape.layers if space == "layers" else units_of(shape, space)[0]
 
 

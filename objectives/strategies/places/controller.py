@@ -11,41 +11,30 @@ with it, so that the first one teaches nothing. The probability is that of the p
 where the candidate was drawn from an earlier one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from objectives.errors import check_ranges
+from objectives.errors import Checked, NonNegativeFloat, PositiveFloat, PositiveInt, ShareBelowOne
 from objectives.strategies.places.strategy import Candidate, Places, Scored, Strategy
 
 _SPREAD = 0.1  # weights start in (-0.1, 0.1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerSettings:
+class ControllerSettings(Checked):
     """The defaults are those of the paper's code."""
 
-    hidden: int = 100
+    hidden: PositiveInt = 100
     """Width of the LSTM. >= 1."""
-    learning_rate: float = 3.5e-4
+    learning_rate: PositiveFloat = 3.5e-4
     """Of Adam. > 0. For some hundred scores in all rather 1e-2."""
-    baseline_decay: float = 0.95
+    baseline_decay: ShareBelowOne = 0.95
     """Share of the old baseline in the new one, in [0, 1)."""
-    entropy_weight: float = 1e-4
+    entropy_weight: NonNegativeFloat = 1e-4
     """>= 0."""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            hidden=(self.hidden >= 1, ">= 1"),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            baseline_decay=(0 <= self.baseline_decay < 1, "in [0, 1)"),
-            entropy_weight=(self.entropy_weight >= 0, ">= 0"),
-        )
 
 
 class Policy(nn.Module):

@@ -1,7 +1,5 @@
 """From weights over the operations of edges to the inputs that each node keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from objectives.strategies.places.strategy import Choice, Places

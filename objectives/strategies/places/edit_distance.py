@@ -10,20 +10,19 @@ one of a few under which the scores are most likely. And scores are standardised
 temperature of the annealing means the same on every task.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from objectives.errors import check_ranges
+from objectives.errors import Checked, InnerShare, NonNegativeFloat, PositiveFloat, PositiveInt
 from objectives.strategies.places.strategy import TRIES, Candidate, Choice, Places, Remembering
 
 Distance = Callable[[Candidate, Candidate], float]
@@ -39,30 +38,20 @@ def places_apart(one: Candidate, other: Candidate) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistanceSettings:
+class DistanceSettings(Checked):
     """Where nothing is said, the defaults are those of Auto-Keras."""
 
-    beta: float = 2.576
+    beta: NonNegativeFloat = 2.576
     """Weight of the standard deviation beside the mean. >= 0."""
-    initial: int = 10
+    initial: Annotated[int, ">= 2"] = 10
     """Candidates drawn at random before the first one of the process. >= 2. Ours."""
-    noise: float = 1e-4
+    noise: PositiveFloat = 1e-4
     """Variance of what comes on top of a score, as a share of the variance of the scores. > 0.
     Ours: Auto-Keras has 1e-10, at which rounding errors decide."""
-    neighbours: int = 8
+    neighbours: PositiveInt = 8
     """Of an accepted candidate in a step of the annealing. >= 1."""
-    cooling: float = 0.9
+    cooling: InnerShare = 0.9
     """Factor of the temperature from step to step, from 1 to 1e-4. In (0, 1)."""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            beta=(self.beta >= 0, ">= 0"),
-            initial=(self.initial >= 2, ">= 2"),
-            noise=(self.noise > 0, "> 0"),
-            neighbours=(self.neighbours >= 1, ">= 1"),
-            cooling=(0 < self.cooling < 1, "in (0, 1)"),
-        )
 
 
 class Embedding:

@@ -5,36 +5,26 @@ which somebody then leaves: the oldest ("regularised" evolution), or the worst o
 (So et al. 2019). So that one strategy serves many workers, the two happen when a score is learned.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
-from objectives.errors import check_ranges
+from objectives.errors import Checked, PositiveInt, PositiveShare
 from objectives.strategies.places.strategy import Candidate, Places, Remembering, Scored
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvolutionSettings:
+class EvolutionSettings(Checked):
     """The defaults are those of Real et al. 2019 for CIFAR-10."""
 
-    population: int = 100
+    population: PositiveInt = 100
     """Candidates that live at once. >= 1. So many are drawn at random before the first child."""
-    sample: int = 25
+    sample: PositiveInt = 25
     """Candidates of a tournament, drawn from the population with replacement. >= 1."""
     dies: Literal["oldest", "worst"] = "oldest"
     """Who leaves: the oldest, or the worst of a sample."""
-    mutation: float | None = None
+    mutation: PositiveShare | None = None
     """Probability in (0, 1] that a place is drawn anew, from all its choices. None changes one
     place, to another choice."""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            population=(self.population >= 1, ">= 1"),
-            sample=(self.sample >= 1, ">= 1"),
-            mutation=(self.mutation is None or 0 < self.mutation <= 1, "in (0, 1], or None"),
-        )
 
 
 class Evolution(Remembering):
@@ -69,7 +59,6 @@ class Evolution(Remembering):
         }
 
     def _sampled(self) -> list[int]:
-        """Indices of a tournament."""
         drawn: list[int] = self._rng.integers(
             len(self.learned), size=self._settings.sample
         ).tolist()

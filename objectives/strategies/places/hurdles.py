@@ -12,8 +12,6 @@ hurdle behind an increment gets the next one. Two readings of the source are her
 A fitness equal to the hurdle passes: candidates that are all alike are all trained further.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple, TypeVar

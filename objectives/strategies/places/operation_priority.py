@@ -13,8 +13,6 @@ learned may lack places, those that do not act in it: they count for no bound, a
 them drawn anew.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,34 +20,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.errors import UserError, check_ranges, did_you_mean
+from objectives.errors import (
+    Checked,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    UserError,
+    did_you_mean,
+)
 from objectives.strategies.places.strategy import TRIES, Candidate, Choice, Places, Remembering
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrioritySettings:
+class PrioritySettings(Checked):
     """The counts are the paper's."""
 
-    initial: int = 100
+    initial: PositiveInt = 100
     """Candidates drawn at random before the first child. >= 1."""
-    parents: int = 5
+    parents: PositiveInt = 5
     """The best candidates, which have children in turn. >= 1."""
-    exploration: float = 0.3
+    exploration: NonNegativeFloat = 0.3
     """Weight of the bound beside the mean, in standard deviations of the scores. >= 0."""
-    temperature: float = 0.5
+    temperature: PositiveFloat = 0.5
     """Of the softmax over the bounds, in standard deviations of the scores. > 0."""
     uniform: tuple[str, ...] = ()
     """Places of which one is first changed at random: the paper's kinds of layers. The others are
     the operations within a layer, which priority is about."""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            initial=(self.initial >= 1, ">= 1"),
-            parents=(self.parents >= 1, ">= 1"),
-            exploration=(self.exploration >= 0, ">= 0"),
-            temperature=(self.temperature > 0, "> 0"),
-        )
 
 
 class OperationPriority(Remembering):

@@ -6,16 +6,13 @@ The weights go into a super-net, whose loss has a gradient with respect to alpha
                 share one softmax, as all (predecessor, operation) pairs that enter a node do in
                 I-DARTS (Jiang et al. 2019).
     gumbel      one-hot, the largest of alpha + Gumbel noise; backward as the softmax of these over
-                the temperature (straight through): GDAS (Dong & Yang 2019), AdaBERT (Chen et al.
-                2020).
+                the temperature (straight through): GDAS (Dong & Yang 2019), AdaBERT (2020).
 
 The feedback is gradients instead of scores: `learn` takes one step of Adam against them. The first
 order takes them at the present weights of the super-net, the second after a step of these, as
 `strategies/bilevel.py` has it. `propose` gives the candidate of the largest weights, and then
 draws.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,39 +22,28 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from objectives.errors import UserError, check_ranges
+from objectives.errors import Checked, NonNegativeFloat, PositiveFloat, UserError
 from objectives.strategies.places.strategy import Candidate, Places, Strategy
 
 _START = 1e-3  # standard deviation of alpha at the start, as DARTS has it
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftSettings:
+class SoftSettings(Checked):
     """The defaults are those of DARTS; those of AdaBERT and GDAS are below."""
 
     kind: Literal["softmax", "gumbel"] = "softmax"
     """Weighted sums of all choices, or one choice drawn at a time."""
     together: tuple[tuple[str, ...], ...] = ()
     """Places whose choices share one softmax, and of which one choice in all is drawn."""
-    temperature: tuple[float, float] = (1.0, 1.0)
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 1.0)
     """At the start and at the end of the search. > 0."""
     schedule: Literal["exponential", "linear"] = "exponential"
     """How the temperature gets from one to the other."""
-    learning_rate: float = 3e-4
+    learning_rate: PositiveFloat = 3e-4
     """Of Adam. > 0."""
-    weight_decay: float = 1e-3
+    weight_decay: NonNegativeFloat = 1e-3
     """Added to the gradient, times alpha (L2). >= 0."""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self,
-            temperature=(
-                len(self.temperature) == 2 and min(self.temperature) > 0,
-                "two numbers > 0",
-            ),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            weight_decay=(self.weight_decay >= 0, ">= 0"),
-        )
 
 
 ADABERT = SoftSettings(kind="gumbel", temperature=(1.0, 0.2), learning_rate=1e-4)
@@ -119,8 +105,7 @@ class SoftChoices(Strategy[Gradients]):
         return {name: found[name] for name in self.places}
 
     def learn(self, feedback: Gradients) -> None:
-        """One step of Adam against the gradients of a loss with respect to alpha. A place without
-        one stays as it is."""
+        """One step of Adam against gradients of a loss; a place without one stays as it is."""
         for name, alpha in self.alpha.items():
             alpha.grad = feedback[name].detach().clone() if name in feedback else None
         self._optimizer.step()

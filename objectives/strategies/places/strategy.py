@@ -4,8 +4,6 @@ A strategy knows the names of places, their choices and numbers. It knows no gra
 Optuna, so that the same one runs inside a trial and as the sampler of a study.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
@@ -68,7 +66,6 @@ class Strategy(abc.ABC, Generic[Feedback]):
         """
 
     def _drawn(self) -> Candidate:
-        """Each choice with equal probability."""
         return {name: self._one_of(choices) for name, choices in self.places.items()}
 
     def _one_of(self, choices: Sequence[Choice]) -> Choice:

@@ -1,7 +1,5 @@
 """Random search: each choice with equal probability. The bar for all others."""
 
-from __future__ import annotations
-
 from objectives.strategies.places.strategy import Candidate, Scored, Strategy
 
 

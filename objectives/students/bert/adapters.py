@@ -10,8 +10,6 @@ as well, DistilBERT nothing of what attention adds. A search knows no dropout, a
 fine-tuned by transformers' own class, before it is adapted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """BERT's architecture: the answer of a search, as sorted lists of the units that survive."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -210,12 +208,12 @@ class BertArchitecture:
     """Of the model that it is cut from, where that is known; its JSON is silent on it."""
 
     @classmethod
-    def full(cls, shape: BertShape) -> BertArchitecture:
+    def full(cls, shape: BertShape) -> "BertArchitecture":
         """The architecture that keeps every unit of `shape`."""
         return cls.from_masks(shape, {})
 
     @classmethod
-    def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> BertArchitecture:
+    def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> "BertArchitecture":
         """From booleans, True keeps the unit: for each space (layers, *units_of), as lists.
 
         A space that is missing is whole. What belongs to a closed head or layer goes with it.
@@ -286,7 +284,7 @@ class BertArchitecture:
 
     def with_bits(
         self, weights: Sequence[int], inputs: Sequence[int], embeddings: int
-    ) -> BertArchitecture:
+    ) -> "BertArchitecture":
         """The same units with so many bits for the weights of each layer, for what enters them, and
         for the word embeddings; `FULL_BITS` stands for none. A layer whose weights have all rounds
         nothing that enters them, and none is split."""
@@ -376,7 +374,7 @@ class BertArchitecture:
         return json.dumps({"format": _FORMAT, "layers": layers, **of_model})
 
     @classmethod
-    def from_json(cls, text: str) -> BertArchitecture:
+    def from_json(cls, text: str) -> "BertArchitecture":
         """Read what `to_json` wrote. Raises UserError for anything else."""
         try:
             document: dict[str, Any] = json.loads(text)

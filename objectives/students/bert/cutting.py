@@ -1,7 +1,5 @@
 """From an unpruned classifier to the cut model, and how much is left of either."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
@@ -50,7 +48,6 @@ def widths_of(config: BertConfig) -> tuple[Widths[int], ...]:
 
 
 def _widths(layer: PrunedBertConfig) -> Widths[int]:
-    """How much the configuration of one layer says is left of it."""
     heads = layer.num_attention_heads
     whole = layer.hidden_size if heads else 0
     return Widths(

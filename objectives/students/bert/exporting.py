@@ -1,7 +1,5 @@
 """A cut model as transformers' own class, where it is one; models and tokenizers on a disk."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

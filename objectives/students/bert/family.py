@@ -1,7 +1,5 @@
 """BERT as a family of students: cut models, and classifiers that compute what BERT does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

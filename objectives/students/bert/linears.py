@@ -4,8 +4,6 @@ Whatever cuts, pads, masks, ranks or counts units reads it here. With the sizes 
 it is the list of all matmuls of a model, from which costs are summed.
 """
 
-from __future__ import annotations
-
 from functools import cache, reduce
 from operator import add
 from typing import Any, NamedTuple, TypeVar, cast

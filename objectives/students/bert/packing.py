@@ -4,13 +4,10 @@
 
 Codes of 8 and 4 bits are the whole numbers of B bits without the lowest, those of 2 bits -1, 0 and
 1, those of one bit -1 and 1. The weight is made when the model first computes; what enters it is
-rounded to few bits where the configuration says so. A file is so much smaller; torch computes no
-faster.
+rounded to few bits where the configuration says so. Files are so much smaller, torch no faster.
 
 This file imports torch alone: an exported model carries a copy of it.
 """
-
-from __future__ import annotations
 
 from typing import Any
 

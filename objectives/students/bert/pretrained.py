@@ -1,8 +1,6 @@
 """Loading checkpoints: BERT, TinyBERT and MiniLM, and what `adapters` reads as a BERT; of all other
 classifiers of transformers what a teacher needs, which only answers."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,7 +70,6 @@ def longest(checkpoint: str) -> int | None:
 
 
 def _no_bert(config: PreTrainedConfig) -> str:
-    """Where a model differs from BERT; nothing if it does not."""
     if config.model_type not in ADAPTERS:
         return f"'{config.model_type}'"
     if getattr(config, "is_decoder", False):
@@ -304,7 +301,6 @@ def own_config(checkpoint: str) -> PreTrainedConfig:
 
 
 def _labels(names: Sequence[str]) -> dict[str, object]:
-    """What a configuration says of outputs of these names."""
     numbers = {name: number for number, name in enumerate(names)}
     return {"id2label": dict(enumerate(names)), "label2id": numbers}
 

@@ -11,8 +11,6 @@ which.
 This file imports torch, transformers and `packing`: an exported model carries copies of the two.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -74,19 +72,18 @@ class PrunedBertConfig(BertConfig):
     embedding_bits: ClassVar[int | None] = None
     """Of each number of the embeddings of words and positions."""
     sublayers: ClassVar[str | None] = None
-    """What follows on what: "s" is the attention of the next layer that had none yet, "f" its FFN;
-    None: "sf" over and over."""
+    """What follows on what: "s" is the next layer's attention, "f" its FFN; None: "sf" repeated."""
     full_vocab_size: ClassVar[int | None] = None
     """Word pieces of the model that it was cut from, where it lost some; it computes nothing."""
 
-    def of_layers(self) -> list[PrunedBertConfig]:
+    def of_layers(self) -> list["PrunedBertConfig"]:
         """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""
         layers: Any = self.per_layer_config
         if isinstance(layers, dict):  # before transformers 5.14 these are what config.json says
             layers = [self._with(layers.get(str(n), {})) for n in range(self.num_hidden_layers)]
         return cast("list[PrunedBertConfig]", list(layers))
 
-    def _with(self, own: dict[str, Any]) -> PrunedBertConfig:
+    def _with(self, own: dict[str, Any]) -> "PrunedBertConfig":
         layer = copy.copy(self)
         layer.__dict__ = {**self.__dict__, **own}
         return layer
@@ -258,8 +255,7 @@ class PrunedBertLayer(GradientCheckpointingLayer):
 
 
 class PrunedBertForSequenceClassification(BertPreTrainedModel):
-    """A cut BERT with pooler and classifier; takes and returns what BERT's own classifier does, but
-    gives no attentions."""
+    """A cut BERT with pooler and classifier, as BERT's own classifier, but without attentions."""
 
     config_class = PrunedBertConfig
     supports_gradient_checkpointing = True

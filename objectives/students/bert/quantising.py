@@ -8,8 +8,6 @@ Of 2 (ternary weight networks, Li et al. 2016): a weight stays where
 2016): mean |w| and its sign.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -131,9 +129,7 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def emptied(
-    config: BertConfig,
-    changes: Mapping[str, int | None],
-    of_layers: Sequence[Mapping[str, Any]],
+    config: BertConfig, changes: Mapping[str, int | None], of_layers: Sequence[Mapping[str, Any]]
 ) -> PrunedBertForSequenceClassification:
     """A model of this configuration with other bits or ranks, in evaluation mode, its weights not
     set."""

@@ -18,8 +18,6 @@ A model in halves, for training, has twice the rows in each of these weights, th
 computes nothing before it is quantised.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

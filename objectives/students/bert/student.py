@@ -1,7 +1,5 @@
 """Where the students start: the teacher, some layers of it, or a checkpoint of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

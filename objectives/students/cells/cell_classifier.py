@@ -11,8 +11,6 @@ graph gave of the token before it (ENAS, Pham et al. 2018; DARTS, Liu et al. 201
 This file imports torch, transformers and files beside it: an exported model carries copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any

@@ -5,8 +5,6 @@ The operations are aligned in their order, the edges matched at the lowest cost.
 those of the paper; what differs is what a layer has: a kind, and a number, such as the kernel.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from string import digits
 
@@ -17,24 +15,15 @@ from objectives.students.cells.graph import Graph
 
 
 def edit_distance(one: Graph, other: Graph, edge_weight: float = 1.0) -> float:
-    """d = d_layers + lambda d_edges of two cells; 0 where they are one model, and nowhere else.
-
-    Args:
-        one: a cell.
-        other: another.
-        edge_weight: lambda, > 0.
-
-    Returns:
-        A symmetric distance, >= 0.
-    """
+    """d = d_layers + lambda d_edges of two cells, lambda > 0 being the weight; symmetric, and 0
+    where they are one model alone."""
     layers, edges = zip(*map(_described, (one, other)), strict=True)
     return _aligned(*layers) + edge_weight * _matched(*edges)
 
 
 @lru_cache(maxsize=10_000)
 def _described(graph: Graph) -> tuple[list[str], list[tuple[int, int, str]]]:
-    """The operations in their order, and of each edge where it begins, how far it goes and what
-    it is combined by."""
+    """The operations in their order; of each edge its start, its reach and its combination."""
     names: list[str] = []
     edges: list[tuple[int, int, str]] = []
     cell = graph.canonical()

@@ -1,5 +1,4 @@
-"""Formulas of attention: graphs of a few functions of Q, K, V and P (AutoBERT-Zero, Gao et al.
-2022).
+"""Formulas of attention, graphs of functions of Q, K, V and P (AutoBERT-Zero, Gao et al. 2022).
 
 A formula is written as nested calls: standard attention is
 matmul(softmax(scale(matmul(Q,transpose(K)))),V). What stands there twice is computed once. A value
@@ -10,8 +9,6 @@ matrix with each row of the other.
 
 This file imports torch and files beside it: an exported model carries copies.
 """
-
-from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence

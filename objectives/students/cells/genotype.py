@@ -1,7 +1,5 @@
 """A genotype: what a search chose at each place of a cell."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -106,7 +104,7 @@ class Genotype:
         return json.dumps({"width": self.width, **known, **graph, **self._recurrence()})
 
     @classmethod
-    def from_json(cls, text: str) -> Genotype:
+    def from_json(cls, text: str) -> "Genotype":
         """What `to_json` wrote. Raises UserError for anything else."""
         try:
             said = json.loads(text)

@@ -4,8 +4,6 @@ The states of a cell are its inputs, then what its nodes give, in their order. T
 that nobody reads are its output: their mean. Pure Python: an exported model carries a copy.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +76,7 @@ class Graph:
                 )
 
     @classmethod
-    def chain(cls, operations: Sequence[str]) -> Graph:
+    def chain(cls, operations: Sequence[str]) -> "Graph":
         """Each node adds what its operation makes of the state before it to that state."""
         rows = enumerate(operations)
         return cls(tuple(Node((place, place), (name, IDENTITY)) for place, name in rows))
@@ -116,17 +114,17 @@ class Graph:
         ]
 
     @classmethod
-    def from_list(cls, nodes: Sequence[Mapping[str, Any]], inputs: int = 1) -> Graph:
+    def from_list(cls, nodes: Sequence[Mapping[str, Any]], inputs: int = 1) -> "Graph":
         """What `to_list` gave. Raises ValueError, KeyError or TypeError for anything else."""
         return cls(tuple(Node(**node) for node in nodes), inputs)
 
-    def canonical(self) -> Graph:
+    def canonical(self) -> "Graph":
         """The one spelling of all graphs that are this model: without what gives nothing, without
         nodes that only pass a state on, inputs of a node in order, and of all orders of the nodes
         the one that comes first."""
         return self.with_sources()[0]
 
-    def with_sources(self) -> tuple[Graph, tuple[tuple[int, int], ...]]:
+    def with_sources(self) -> tuple["Graph", tuple[tuple[int, int], ...]]:
         """The canonical graph, and of each of its edges, node by node, the number of the node that
         it was here, and its place there."""
         kept = self._kept()

@@ -1,7 +1,5 @@
 """A set of cells that a strategy chooses from, place by place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +7,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Literal
 
-from objectives.errors import check_ranges, check_types
+from objectives.errors import NonNegativeInt, PositiveInt, check_ranges, check_types
 from objectives.students.cells.graph import COMBINATIONS, IDENTITY, NONE, Graph, Node
 from objectives.students.cells.operations import READS, WINDOWS
 
@@ -18,15 +16,15 @@ from objectives.students.cells.operations import READS, WINDOWS
 class GraphSpace:
     """All cells of some nodes and operations."""
 
-    nodes: int = 3
+    nodes: PositiveInt = 3
     """Nodes of a cell. >= 1."""
     operations: tuple[str, ...]
     """What may stand on an edge; with `NONE` among them edges and nodes may be left out."""
-    edges: int = 2
+    edges: NonNegativeInt = 2
     """Of each node; 0: one from each state before it (DARTS, Liu et al. 2019)."""
     combinations: tuple[str, ...] = ("add",)
     """Of the nodes."""
-    inputs: int = 1
+    inputs: PositiveInt = 1
     """States that a cell is given: what the last cells before it gave, or else the first state."""
     output: Literal["unread", "all"] = "unread"
     """Of which nodes the output of a cell is the mean."""
@@ -35,7 +33,7 @@ class GraphSpace:
     reads: tuple[str, ...] = ()
     """What a recurrent cell may do with each of `operations.READS` (ESS, Li et al. 2020); nothing:
     it reads the token and the state before it as they are."""
-    window: int = 2
+    window: PositiveInt = 2
     """Tokens and states in the means among `operations.READS`. >= 1."""
 
     def __post_init__(self) -> None:
@@ -43,12 +41,8 @@ class GraphSpace:
         known = set(self.combinations) <= set(COMBINATIONS)
         check_ranges(
             self,
-            nodes=(self.nodes >= 1, ">= 1"),
             operations=(len(set(self.operations)) == len(self.operations) > 0, "different names"),
-            edges=(self.edges >= 0, ">= 0"),
             combinations=(known and bool(self.combinations), f"some of {', '.join(COMBINATIONS)}"),
-            inputs=(self.inputs >= 1, ">= 1"),
-            window=(self.window >= 1, ">= 1"),
             cells=(
                 all(a < b for a, b in pairwise((-1, *self.cells))) and self.cells[-1:] > (0,),
                 "numbers, rising, the last > 0",

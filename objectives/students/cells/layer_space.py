@@ -7,8 +7,6 @@ inserted, deleted or replaced by one change, and all other positions stay as the
 drawn at random about one in seven reads another token than its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

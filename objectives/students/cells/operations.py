@@ -5,8 +5,6 @@ it gives (B, S, D), anything at padding. This file imports torch alone: an expor
 copy of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

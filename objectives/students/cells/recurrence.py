@@ -3,8 +3,6 @@
 This file imports torch alone: an exported model carries a copy of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

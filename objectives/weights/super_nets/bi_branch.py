@@ -5,8 +5,6 @@ A smaller kernel is the middle of the largest, times a square matrix of its own,
 identity. A candidate trains a copy of the weights that it uses; what it changed is written back.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,8 +60,7 @@ class BiBranchNet(nn.Module):
         """What maps the state behind each block to the teacher's."""
 
     def model(self, layers: Sequence[str]) -> CellForSequenceClassification:
-        """The plain model of some layers, without the weights of its blocks; all else is not
-        copied."""
+        """The plain model of some layers, without its blocks' weights; the rest is not copied."""
         own = {**self.plain.config.to_dict(), "operations": operations_of(layers)}
         with torch.device("meta"):
             model = CellForSequenceClassification(CellConfig.from_dict(own))
@@ -92,7 +89,7 @@ class BiBranchNet(nn.Module):
                 views[name + _TRANSFORM] = self.get_parameter(f"transforms.{number}.{taps}")
         return views
 
-    def take(self, layers: Sequence[str]) -> Student:
+    def take(self, layers: Sequence[str]) -> "Student":
         """Some layers with copies of the weights that they use."""
         copies = {
             n: view.detach().clone().requires_grad_() for n, view in self.path(layers).items()
@@ -100,7 +97,7 @@ class BiBranchNet(nn.Module):
         return Student(tuple(layers), self.model(layers), copies)
 
     @torch.no_grad()
-    def write_back(self, candidate: Student) -> None:
+    def write_back(self, candidate: "Student") -> None:
         """Take over its weights."""
         for name, view in self.path(candidate.layers).items():
             view.copy_(candidate.weights[name])

@@ -1,7 +1,5 @@
 """Weighted sums: the arithmetic of a super-net."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What the recurrent cells of a super-net read: see `students.cells.operations.READS`."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 

@@ -8,8 +8,6 @@ reads; cells that follow one another share choices, not weights.
 At one-hot numbers the super-net is the plain model, in its logits, its gradients and its cost.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -91,12 +89,9 @@ class SuperNet(nn.Module):
     ) -> SequenceClassifierOutput:
         """The logits, (B, C), and as hidden states the first one and the output of each cell.
 
-        Args:
-            inputs: what a classifier reads, by name: see `Batch.inputs`.
-            weights: numbers over the choices of each place.
-            every: compute also what has the weight 0, where weights have gradients: a sample that
-                is straight through then has the gradients of all choices (AdaBERT), not only of
-                those that it took (GDAS).
+        With `every` also what has the weight 0 is computed, where weights have gradients: a sample
+        that is straight through then has the gradients of all choices (AdaBERT), not only of those
+        that it took (GDAS).
         """
         hidden_BSD, mask_BS1 = self.plain.embedded(
             inputs["input_ids"], inputs.get("attention_mask"), inputs.get("token_type_ids")
@@ -304,7 +299,7 @@ class SuperNet(nn.Module):
                 row, node = divmod(number, self.space.nodes + 1)
                 yield _key(row, node, edge, name)
 
-    def share(self, other: SuperNet) -> None:
+    def share(self, other: "SuperNet") -> None:
         """Take all weights of another of the same space but those that read the last state: norm,
         pooler and classifier, the head of a task. Both then learn them."""
         self.blocks, self.reads = other.blocks, other.reads

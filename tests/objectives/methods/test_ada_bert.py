@@ -68,7 +68,7 @@ def test_deeper_layers_know_more_of_the_answer(problem: Problem) -> None:
 
 
 def test_the_efficiency_loss_by_hand(problem: Problem) -> None:
-    net = QUICK.super_net(problem, 0, RecordingProgress())
+    net = QUICK._super_net(problem, 0, RecordingProgress())
     whole = {place: len(choices) for place, choices in QUICK.space.places.items()}
 
     def efficiency(cells: int, operation: int) -> float:
@@ -76,7 +76,7 @@ def test_the_efficiency_loss_by_hand(problem: Problem) -> None:
             place: torch.eye(size)[cells if place == "cells" else operation]
             for place, size in whole.items()
         }
-        return float(QUICK.efficiency(net, weights, problem))
+        return float(QUICK._efficiency(net, weights, problem))
 
     costs = net.costs(problem.seq_len)
     assert costs["max3"] == 0, "so that a convolution has all of the FLOPs"

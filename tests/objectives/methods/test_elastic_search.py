@@ -175,7 +175,7 @@ def test_within_the_tolerance_it_stops_before_the_largest_fall_of_worth(
     method = replace(BARE, spaces=("ffn",), target_ratio=(closed + 66 * price) / cost.full)
     shared = SharedStudent(fresh.student, [])
     kept = [
-        sum(replace(method, tolerance=share).choose(fresh, shared).ffn_per_layer)
+        sum(replace(method, tolerance=share)._choose(fresh, shared).ffn_per_layer)
         for share in (0.0, 9 * price / (method.target_ratio * cost.full))
     ]
     assert kept == [66, 60]

@@ -26,7 +26,7 @@ class TestEss(SearchMethodConformance):
 
 
 def test_cell_and_reads_learn_in_turn() -> None:
-    cell, reads = QUICK.steps_on(1), QUICK.steps_on(2)
+    cell, reads = QUICK._steps_on(1), QUICK._steps_on(2)
     assert set(cell) == {"nodes[0].operations[0]"}
     assert set(reads) == {f"reads[{place}]" for place in range(4)}
     assert {*cell, *reads} == set(QUICK.space.places)

@@ -55,7 +55,7 @@ def test_one_task_alone_is_enas(alone: Problem) -> None:
 
 def test_a_reward_is_the_mean_over_the_tasks(problem: Problem) -> None:
     tasks, progress = (problem, *problem.beside), SilentProgress()
-    net = QUICK.super_net(problem, 0, progress)
+    net = QUICK._super_net(problem, 0, progress)
     nets = QUICK._with_heads(net, problem, 0, progress)
     (place,) = QUICK.space.places
     cells = [{place: name} for name in ("conv3", "max3")]
@@ -70,7 +70,7 @@ def test_a_reward_is_the_mean_over_the_tasks(problem: Problem) -> None:
 
 
 def test_all_but_the_heads_is_shared(problem: Problem) -> None:
-    net = QUICK.super_net(problem, 0, SilentProgress())
+    net = QUICK._super_net(problem, 0, SilentProgress())
     _, other = QUICK._with_heads(net, problem, 0, SilentProgress())
     shared = {id(weight) for weight in net.parameters()}
     apart = {n.split(".")[1] for n, weight in other.named_parameters() if id(weight) not in shared}

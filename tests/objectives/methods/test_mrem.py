@@ -106,7 +106,7 @@ def losses(result: SearchResult | _Reconstruction, module: int) -> list[float]:
 )
 def test_lambda_falls_from_1_to_0(share: float, expected: list[float]) -> None:
     method = replace(WHOLE, steps=8, teacher_forcing=share)
-    assert [method.forcing(step) for step in range(8)] == pytest.approx(expected)
+    assert [method._forcing(step) for step in range(8)] == pytest.approx(expected)
 
 
 def reconstructed_by_hand(

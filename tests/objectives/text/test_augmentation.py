@@ -406,9 +406,9 @@ def test_global_random_state_is_left_alone(make: Make) -> None:
     ("change", "message"),
     [
         ({"copies": "10"}, "Augmentation.copies is '10'; it must be a whole number"),
-        ({"copies": 0}, "Augmentation.copies is 0; it must be at least 1"),
-        ({"candidates": -1}, "Augmentation.candidates is -1; it must be at least 1"),
-        ({"probability": 1.1}, "Augmentation.probability is 1.1; it must be between 0 and 1"),
+        ({"copies": 0}, "Augmentation.copies is 0; it must be >= 1"),
+        ({"candidates": -1}, "Augmentation.candidates is -1; it must be >= 1"),
+        ({"probability": 1.1}, r"Augmentation.probability is 1.1; it must be in \[0, 1\]"),
         ({"probability": float("nan")}, "Augmentation.probability is nan"),
     ],
 )

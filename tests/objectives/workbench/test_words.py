@@ -11,6 +11,7 @@ import pytest
 import torch
 from datasets import Dataset
 
+from objectives.measures.bootstrap import Worth
 from objectives.metric import Labels
 from objectives.session import Session
 from objectives.text.data import Split
@@ -19,12 +20,12 @@ from objectives.text.task import Examples, LabelledText, Task
 from objectives.workbench import words
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher, words_note
-from objectives.workbench.words import WordsAlone, answers_of_words, worth_of_words
+from objectives.workbench.words import answers_of_words, worth_of_words
 from objectives.workbench.workbench import Workbench, prepare
 from tests.conftest import MARKERS, graded_rows, planted_rows
 
 
-def worth(task: Task, cache: Path, text: LabelledText | None = None) -> WordsAlone:
+def worth(task: Task, cache: Path, text: LabelledText | None = None) -> Worth:
     text = text or load(task)
     return worth_of_words(task, text, answers_of_words(task, text, Session(cache=cache)))
 

@@ -168,8 +168,8 @@ def test_trials_that_all_take_too_long_end_the_launch_as_other_failures_do(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"patience": 0}, "Study.patience is 0; it must be >= 1, or None"),
-        ({"trial_timeout": 0.0}, "Study.trial_timeout is 0.0; it must be seconds above 0, or None"),
+        ({"patience": 0}, "Study.patience is 0; it must be >= 1 or None"),
+        ({"trial_timeout": 0.0}, "Study.trial_timeout is 0.0; it must be > 0 or None"),
     ],
 )
 def test_limits_of_nothing_are_refused(study: Study, changes: dict[str, Any], message: str) -> None:
