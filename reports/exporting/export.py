@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
 
+_MOST_THRESHOLDS = 12
+"""That a card lists."""
+
 
 @dataclass(frozen=True)
 class Exported:
@@ -106,7 +109,12 @@ def export(
                 f"{result.tolerance:.1%} of it"
             )
         if result.thresholds:
-            each = ", ".join(f"{name} {share:.3f}" for name, share in result.thresholds.items())
+            shares = result.thresholds
+            each = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
+            if len(shares) > _MOST_THRESHOLDS:
+                each = (
+                    f"{len(shares)} from {min(shares.values()):.3f} to {max(shares.values()):.3f}"
+                )
             notes.append(
                 "thresholds in config.json, chosen on the selection split, which classify.py has "
                 f"and a pipeline leaves to you: {each}"
