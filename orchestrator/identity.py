@@ -49,8 +49,9 @@ def definition_of(
         "teacher.checkpoint": checkpoint,
         "method": study.method_name,
     }
-    if study.task.multi_label:
-        parts["task.multi_label"] = True
+    for name in ("multi_label", "thresholds"):
+        if (own := getattr(study.task, name)) != getattr(type(study.task), name):
+            parts[f"task.{name}"] = own
     if augmentation is not None:
         parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
     if study.beside:

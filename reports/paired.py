@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from objectives.measures.bootstrap import resampled_metrics
+from objectives.measures.thresholds import cross_fitted
 from objectives.metric import Metric
 from orchestrator.runs.answers import JudgedRows, read_answers, read_rows
 from orchestrator.runs.records import FinishedTrial, RunRecord
@@ -73,9 +74,11 @@ class Paired:
                 logits = found
             own, labels = logits["select"], self.judged.labels["select"]
             said = own.argmax(-1) if own.shape[-1] > 1 else own[:, 0]
-            if labels.ndim == 2:
-                said = (own > 0).astype(labels.dtype)
             metric = cast("Metric", self.run.definition["task.metric"])
+            if labels.ndim == 2:
+                if "task.thresholds" in self.run.definition:
+                    own = cross_fitted(metric, labels, own)
+                said = (own > 0).astype(labels.dtype)
             self._known[number] = resampled_metrics(metric, labels, said, max(own.shape[-1], 2))
         return self._known[number]
 

@@ -29,7 +29,7 @@ from objectives.engines.serving import Served, serve
 from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Interval
-from objectives.measures.evaluate import metric_with_interval, predict_with
+from objectives.measures.evaluate import less_thresholds, metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
 from objectives.students.bert.pretrained import has_tokenizer, load_tokenizer
 from objectives.students.families import family_of
@@ -185,7 +185,7 @@ def bench(
                     inputs = tokens(known, batch, length)
                     times = in_turns(engine, runs, inputs, rounds, device)
                     of_engine += timings_of(engine, times, sizes, batch, length, flops)
-                of_splits = list(_scored(engine, served, splits, of_run, say))
+                of_splits = list(_scored(engine, models, served, splits, of_run, say))
                 files = {name: one.file for name, one in served.items() if one.file is not None}
                 del served, runs  # its sessions: the classifiers have their own
                 of_engine += _from_text(engine, files, models, tokenizers, of_run.data, flops, say)
@@ -327,6 +327,7 @@ def _judging(
 
 def _scored(
     engine: Engine,
+    models: Mapping[str, PreTrainedModel],
     served: Mapping[str, Served],
     splits: Mapping[str, Sequence[Split]],
     of_run: OfRun,
@@ -336,10 +337,12 @@ def _scored(
     if of_run.data is None or BITS[engine] == of_run.bits:
         return
     say(f"{engine}: scoring on the selection and held-out splits")
-    metric = of_run.data.task.metric
+    task = of_run.data.task
     for name, own in splits.items():
-        run = served[name].run
-        select, heldout = (
-            metric_with_interval(predict_with(run, split), split, metric) for split in own
-        )
+        logits = {split.role: predict_with(served[name].run, split) for split in own}
+        if task.own_thresholds:
+            shares = getattr(models[name].config, "thresholds", None)
+            logits, _ = less_thresholds(logits, own[0], task.metric, shares)
+        worth = (metric_with_interval(logits[split.role], split, task.metric) for split in own)
+        select, heldout = worth
         yield Worth(name, engine, *select, *heldout)

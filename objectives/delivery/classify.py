@@ -18,7 +18,7 @@ from tokenizers import Encoding, Tokenizer
 
 class Answer(NamedTuple):
     """A label and the probability of each; of a regression the number, and no probabilities. Where
-    a text may have several labels those above 0.5, also none."""
+    a text may have several labels those above 0.5 or their own thresholds, also none."""
 
     label: str | float | list[str]
     probabilities: dict[str, float]
@@ -63,6 +63,7 @@ class Classifier:
         settings = json.loads((Path(folder) / "classifier.json").read_text(encoding="utf-8"))
         self.labels: list[str] | None = settings["labels"]
         self.several: bool = settings.get("several", False)
+        self.thresholds: list[float] = settings.get("thresholds") or [0.5] * len(self.labels or ())
         self.stages = [_Stage(Path(folder), stage, threads) for stage in settings["stages"]]
         self.asked = self.deferred = 0
         self._lock = threading.Lock()
@@ -93,7 +94,8 @@ class Classifier:
         if self.several:
             each = 1 / (1 + np.exp(-logits.clip(-500, 500)))
             found = dict(zip(self.labels, each.tolist(), strict=True))
-            return Answer([label for label, share in found.items() if share > 0.5], found)
+            pairs = zip(self.labels, each > self.thresholds, strict=True)
+            return Answer([label for label, there in pairs if there], found)
         shares = dict(zip(self.labels, _softmax(logits).tolist(), strict=True))
         return Answer(max(shares, key=lambda label: shares[label]), shares)
 

@@ -55,17 +55,25 @@ def stage_of(
 
 
 def write_classifier(
-    folder: Path, stages: Sequence[Stage], labels: Sequence[str] | None, *, several: bool = False
+    folder: Path,
+    stages: Sequence[Stage],
+    labels: Sequence[str] | None,
+    *,
+    several: bool = False,
+    thresholds: Sequence[float] | None = None,
 ) -> None:
     """Write classifier.json and classify.py. Stages of one tokenizer share its file; `labels` are
-    in the order of the outputs, None where the output is a number; a text may have `several`."""
+    in the order of the outputs, None where the output is a number; a text may have `several`, each
+    above its own probability if there are `thresholds`."""
     first, *rest = stages
     for stage in rest:
         own, shared = (folder / one["tokenizer"] for one in (stage, first))
         if own != shared and own.read_bytes() == shared.read_bytes():
             own.unlink()
             stage["tokenizer"] = first["tokenizer"]
-    document = {"labels": labels, "several": several, "stages": list(stages)}
+    document: Stage = {"labels": labels, "several": several, "stages": list(stages)}
+    if thresholds:
+        document["thresholds"] = thresholds
     (folder / "classifier.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name("classify.py"), folder / "classify.py")
 
@@ -87,7 +95,7 @@ def deploy(
         file = onnx_file(engine, model, files or Path(scratch))
         shutil.copyfile(file, folder / "model.onnx")
     stage = stage_of(folder, "model.onnx", tokenizer, max_length)
-    write_classifier(folder, [stage], labels_of(model), several=several_of(model))
+    write_classifier(folder, [stage], labels_of(model), **settings_of(model))
 
 
 def opened(
@@ -102,7 +110,7 @@ def opened(
 
     folder.mkdir(parents=True, exist_ok=True)
     stage = stage_of(folder, file, tokenizer, max_length)
-    write_classifier(folder, [stage], labels_of(model), several=several_of(model))
+    write_classifier(folder, [stage], labels_of(model), **settings_of(model))
     return Classifier(folder)
 
 
@@ -112,9 +120,10 @@ def labels_of(model: PreTrainedModel) -> list[str] | None:
     return None if len(names) == 1 else [names[place] for place in range(len(names))]
 
 
-def several_of(model: PreTrainedModel) -> bool:
-    """Whether a text may have several of its labels."""
-    return bool(model.config.problem_type == SEVERAL)
+def settings_of(model: PreTrainedModel) -> dict[str, Any]:
+    """Whether a text may have several of its labels, and above which probabilities."""
+    several = model.config.problem_type == SEVERAL
+    return {"several": several, "thresholds": getattr(model.config, "thresholds", None)}
 
 
 def texts_of(inputs: Inputs, role: str) -> list[str | tuple[str, str]]:

@@ -14,7 +14,7 @@ from transformers.dynamic_module_utils import custom_object_save
 
 from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError, first_line
-from objectives.measures.evaluate import metric_of, predict_with
+from objectives.measures.evaluate import less_thresholds, metric_of, predict_with
 from objectives.students.bert.cutting import FOREIGN
 from objectives.students.bert.exporting import save_model, save_tokenizer
 from objectives.students.bert.pretrained import SEVERAL, load_tokenizer
@@ -80,10 +80,17 @@ def load_model(folder: Path) -> PreTrainedModel:
 
 
 def score_onnx(
-    file: Path, inputs: Inputs, tokenizer: PreTrainedTokenizerBase | None = None
+    file: Path,
+    inputs: Inputs,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    thresholds: list[float] | None = None,
 ) -> list[float]:
     """The task's metric of an ONNX file on the selection and the held-out rows of a study's data,
-    in the teacher's tokens or in those of the model's own tokenizer."""
-    run = partial(run_session, open_session(file))
-    splits = inputs.judging(tokenizer)
-    return [metric_of(predict_with(run, split), split, inputs.task.metric) for split in splits]
+    in the teacher's tokens or in those of the model's own tokenizer; `thresholds` are the model's
+    probabilities, where its labels have their own."""
+    run, metric = partial(run_session, open_session(file)), inputs.task.metric
+    splits = {split.role: split for split in inputs.judging(tokenizer)}
+    logits = {role: predict_with(run, split) for role, split in splits.items()}
+    if inputs.task.own_thresholds:
+        logits, _ = less_thresholds(logits, splits["select"], metric, thresholds)
+    return [metric_of(logits[role], split, metric) for role, split in splits.items()]

@@ -12,6 +12,12 @@ from transformers import PreTrainedModel
 
 from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
+from objectives.measures.thresholds import (
+    cross_fitted,
+    decided,
+    of_probabilities,
+    probabilities,
+)
 from objectives.metric import Labels, Metric, metric_value
 from objectives.progress import Progress
 from objectives.students.bert.packing import PackedEmbedding, PackedLinear
@@ -53,9 +59,29 @@ def predict_with(
     return logits
 
 
-def score(model: PreTrainedModel, split: Split, metric: Metric, device: str) -> float:
-    """The task's metric of the model on the split, of its likeliest classes or its numbers."""
-    return metric_of(predict(model, split, device), split, metric)
+def score(
+    model: PreTrainedModel,
+    split: Split,
+    metric: Metric,
+    device: str,
+    *,
+    own_thresholds: bool = False,
+) -> float:
+    """The task's metric of the model on the split, of its likeliest classes, its numbers, or its
+    labels, which may have `own_thresholds`."""
+    logits = predict(model, split, device)
+    if own_thresholds:
+        logits = torch.from_numpy(cross_fitted(metric, split.labels, logits.numpy()))
+    return metric_of(logits, split, metric)
+
+
+def less_thresholds(
+    logits: Mapping[str, Tensor], select: Split, metric: Metric, shares: list[float] | None = None
+) -> tuple[dict[str, Tensor], list[float]]:
+    """`thresholds.decided` of tensors; the thresholds, also those given, as probabilities."""
+    arrays = {role: own.numpy() for role, own in logits.items()}
+    left, found = decided(metric, select.labels, arrays, of_probabilities(shares))
+    return {role: torch.from_numpy(own) for role, own in left.items()}, probabilities(found)
 
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:

@@ -11,8 +11,8 @@ from objectives.text.task import ROLES, LabelledText, Task
 
 
 def odd_labels(text: LabelledText) -> Iterator[str]:
-    """Labels that differ in blanks or case alone, and those that no row of train has; none of
-    numbers."""
+    """Labels that differ in blanks or case alone, those that no judging row has, and those that no
+    row of train has; none of numbers."""
     if text.roles["train"].labels.dtype.kind == "f":
         return
     spellings: dict[str, list[str]] = {}
@@ -27,6 +27,15 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
         )
     size = len(text.label_names)
     counts = {role: _counts(text.roles[role].labels, size) for role in ROLES}
+    judged = {"selection": counts["select"], "held-out": counts["heldout"]}
+    without = {
+        what: [text.label_names[label] for label in np.flatnonzero((rows == 0) & some).tolist()]
+        for some in [counts["train"] > 0]
+        for what, rows in judged.items()
+    }
+    if any(without.values()):
+        parts = [f"no {what} row has {a_few(own)}" for what, own in without.items() if own]
+        yield f"labels of so few rows that metrics leave them out: {', '.join(parts)}"
     of_train = counts.pop("train")
     unseen = np.flatnonzero((of_train == 0) & (sum(counts.values()) > 0))
     if len(unseen):

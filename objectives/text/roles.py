@@ -18,6 +18,7 @@ from datasets.exceptions import DatasetGenerationError, DatasetsError
 from datasets.table import CastError
 
 from objectives.errors import UserError, a_few, causes, first_line
+from objectives.metric import Labels
 from objectives.text.scanning import Rows, scan
 from objectives.text.task import Examples, LabelledText, Task
 from objectives.text.text_files import DELIMITERS
@@ -99,6 +100,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
             f"after the other roles"
         )
     roles["train"] = rest
+    _check_seen(task, roles["heldout"], rest, names)
     read = _what_was_read(task, out, roles)
     texts: Sequence[tuple[str, ...]] = ()
     if task.unlabelled_split is not None:
@@ -107,6 +109,18 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     return LabelledText(
         {role: _examples(task, rows) for role, rows in roles.items()}, names, texts, read
     )
+
+
+def _check_seen(task: Task, heldout: Rows, train: Rows, names: Sequence[str]) -> None:
+    """Raise UserError for held-out rows of a class that nothing learns."""
+    unseen = ~np.isin(heldout.labels, train.labels)
+    if task.classes and unseen.any():
+        some = a_few([names[label] for label in np.unique(heldout.labels[unseen]).tolist()])
+        raise UserError(
+            f"task '{task.name}': {np.count_nonzero(unseen):,} rows of the held-out split "
+            f"'{task.heldout_split}' have labels that no train row has ({some}); correct them, "
+            "leave these rows out, or add train rows"
+        )
 
 
 def _one_label(
@@ -346,8 +360,18 @@ def number_of(label: Any) -> int | float | None:
 def _take(
     task: Task, role: str, wanted: int, rows: Rows, names: Sequence[str]
 ) -> tuple[Rows, Rows]:
-    """Split off as many rows, stratified by class; returns what is left and what was taken."""
-    reason = _too_few(task, wanted, rows, names)
+    """Split off as many rows, stratified by class; returns what is left and what was taken. Of a
+    class so rare that train might get none of its rows, train keeps one."""
+    drawn = kept = np.arange(len(rows))
+    kept, strata = kept[:0], None
+    if task.classes:
+        share = wanted / len(rows) if role == "train" else 1 - wanted / len(rows)
+        _, first, counts = np.unique(rows.labels, return_index=True, return_counts=True)
+        kept = first[counts * share < 1]
+        drawn = np.setdiff1d(drawn, kept)
+        strata = _strata(rows.labels[drawn])
+    kept_of = (0, len(kept)) if role == "train" else (len(kept), 0)
+    reason = _too_few(task, wanted, rows, strata, kept_of, names)
     if reason:
         kind = "stratified " if task.classes else ""
         raise UserError(
@@ -356,39 +380,57 @@ def _take(
         )
     from sklearn.model_selection import train_test_split  # as in `metric_value`
 
-    rest, taken = train_test_split(
-        np.arange(len(rows)),
-        test_size=wanted,
+    of_train = int(role == "train")
+    parts = train_test_split(
+        drawn,
+        test_size=wanted - len(kept) * of_train,
         random_state=task.seed,
-        stratify=rows.labels if task.classes else None,
+        stratify=strata,
     )
-    return rows.at(np.sort(rest)), rows.at(np.sort(taken))
+    parts[of_train] = np.concatenate([parts[of_train], kept])
+    rest, taken = (rows.at(np.sort(part)) for part in parts)
+    return rest, taken
 
 
-def _too_few(task: Task, wanted: int, rows: Rows, names: Sequence[str]) -> str:
-    """Why so many rows cannot be taken, and what to do; nothing if they can."""
+def _strata(labels: Labels) -> Labels:
+    """The class of each row (rows,), or -1 for all those whose class has no other: what may be
+    split is in twos."""
+    if not len(labels):  # of ids
+        return labels
+    classes, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    single = counts[place] == 1
+    together = -1 if np.count_nonzero(single) > 1 else classes[counts.argmax()]
+    return np.asarray(np.where(single, together, labels))
+
+
+def _too_few(
+    task: Task,
+    wanted: int,
+    rows: Rows,
+    strata: Labels | None,
+    kept: tuple[int, int],
+    names: Sequence[str],
+) -> str:
+    """Why so many rows cannot be taken, and what to do; nothing if they can. `kept` are those that
+    stay and those that are taken for sure."""
     if wanted >= len(rows):
         return "heldout, select and alpha are taken first; set them to fewer rows"
-    if not task.classes:
+    if strata is None:
         return ""
     counts = np.bincount(rows.labels)
     classes, single = np.count_nonzero(counts), np.flatnonzero(counts == 1)
-    if len(single):
-        have = "has" if len(single) == 1 else "have"
-        reason = (
-            f"{len(single):,} of the {classes:,} labels {have} only one row left "
-            f"({a_few([names[int(label)] for label in single])}), too few to be in both parts; "
-            "leave these rows out, or correct their labels"
-        )
-    elif min(wanted, len(rows) - wanted) < classes:
-        reason = (
+    many = f"; is '{task.label}' a column of labels, or of ids?" * int(classes > len(rows) // 4)
+    if many and len(single):
+        some = a_few([names[int(label)] for label in single])
+        return f"{len(single):,} of the {classes:,} labels have only one row left ({some}){many}"
+    each = len(np.unique(strata))
+    least, most = each + kept[1], len(rows) - each - kept[0]
+    if not least <= wanted <= most:
+        return (
             "what is taken and what is left need a row of each label; take "
-            f"{classes:,} to {len(rows) - classes:,}"
+            f"{least:,} to {most:,}{many}"
         )
-    else:
-        return ""
-    many = classes > len(rows) // 4
-    return reason + (f"; is '{task.label}' a column of labels, or of ids?" if many else "")
+    return ""
 
 
 def _examples(task: Task, rows: Rows) -> Examples:

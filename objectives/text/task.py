@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
@@ -50,9 +50,13 @@ class Task:
     0."""
     multi_label: bool = False
     """A text has any number of labels, also none. Models say of each label whether it is there,
-    with a probability of its own: above 0.5 it is."""
+    with a probability of its own: above 0.5 it is, or above its threshold."""
     separator: str = ","
     """What stands between the labels of a text, with `multi_label`."""
+    thresholds: Literal["half", "selection"] = "half"
+    """Above which probability a label is there, with `multi_label`: 0.5; or of each label the one
+    that is best on the selection split for the metric, micro or macro F1. Then each model has its
+    own, and a selection row is judged by those that other selection rows choose."""
     metric: Metric = "accuracy"
     """accuracy, mcc (Matthews correlation), f1 (of class 1 of two; macro for more), macro_f1 (mean
     over the classes), pearson_spearman (mean of both correlations, of labels that are
@@ -135,6 +139,11 @@ class Task:
                 f"'{self.metric}', which together are for texts with several labels; set "
                 "multi_label=True, or name one column, no separator and another metric"
             )
+        if self.own_thresholds and not (self.multi_label and self.metric.endswith("o_f1")):
+            raise UserError(
+                f"Task.thresholds is 'selection', but the metric '{self.metric}' chooses none; set "
+                "multi_label=True and micro_f1 or macro_f1, or leave thresholds out"
+            )
 
     @classmethod
     def from_files(
@@ -200,6 +209,11 @@ class Task:
     def regression(self) -> bool:
         """Whether the labels are numbers, not classes."""
         return self.metric == "pearson_spearman"
+
+    @property
+    def own_thresholds(self) -> bool:
+        """Whether each label has a threshold of its own."""
+        return self.thresholds == "selection"
 
     @property
     def labelled(self) -> bool:

@@ -1,6 +1,6 @@
 """What a classifier is worth: its answers in the engine that serves it, beside the teacher's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,13 @@ from transformers import PreTrainedModel
 from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.engines.serving import serve
 from objectives.measures.bootstrap import Worth
-from objectives.measures.evaluate import divergence, metric_with_interval, predict, predict_with
+from objectives.measures.evaluate import (
+    divergence,
+    less_thresholds,
+    metric_with_interval,
+    predict,
+    predict_with,
+)
 from objectives.metric import Metric
 from objectives.text.data import Split
 
@@ -34,6 +40,8 @@ class Score(Worth):
     """Of the file of its weights."""
     widths: Mapping[str, tuple[int, ...]]
     """`Architecture.sizes`: how much is left of each layer."""
+    thresholds: Mapping[str, float]
+    """The probability above which each label is there, by its name; none where that is 0.5."""
 
 
 def answers_of(
@@ -52,10 +60,16 @@ def score_of(
     teacher: Mapping[str, Tensor],
     splits: Mapping[str, Split],
     metric: Metric,
+    labels: Sequence[str] = (),
     **sizes: Any,
 ) -> Score:
     """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select" and
-    "heldout"; `sizes` are the fields of a `Score` that say what the model costs."""
-    worth = {role: metric_with_interval(answers[role], splits[role], metric) for role in splits}
+    "heldout"; `labels` are those that have thresholds of their own, `sizes` the fields of a `Score`
+    that say what the model costs."""
+    judged, found = answers, list[float]()
+    if labels:
+        judged, found = less_thresholds(answers, splits["select"], metric)
+    worth = {role: metric_with_interval(judged[role], splits[role], metric) for role in splits}
     far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
+    sizes["thresholds"] = dict(zip(labels, found, strict=True))
     return Score(*worth["select"], *worth["heldout"], far["select"], far["heldout"], **sizes)

@@ -14,7 +14,7 @@ from objectives.measures.bits import BitOps, Bytes
 from objectives.measures.bootstrap import Worth
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
-from objectives.measures.evaluate import Objective, nearness, score
+from objectives.measures.evaluate import Objective, less_thresholds, nearness, score
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.metric import Metric
@@ -65,6 +65,8 @@ class Workbench:
     """FLOPs of the model of ratio 1."""
     notes: tuple[str, ...]
     """What a user should know of rows, labels and teacher."""
+    labels: tuple[str, ...] = ()
+    """Those that have thresholds of their own."""
     features: Mapping[str, float] = field(default_factory=dict)
     """What tells the task from others: see `features_of`."""
     beside: Mapping[str, "Workbench"] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class Workbench:
             self.teacher_answers,
             {"select": self.select, "heldout": self.heldout},
             self.metric,
+            self.labels,
             params=measured["params"],
             bytes=measured["bytes"],
             cost=self._cost(model, predicted | measured),
@@ -163,7 +166,8 @@ def prepare(
     served = {role: answers[role] for role in JUDGING}
     if BITS[engine] != FULL_BITS and bert is not None:
         served = answers_of(engine, bert, judging, session.device)
-    unpruned = score_of(served, answers, judging, inputs.task.metric, **of_teacher)
+    labels = tuple(inputs.text.label_names) if inputs.task.own_thresholds else ()
+    unpruned = score_of(served, answers, judging, inputs.task.metric, labels, **of_teacher)
     check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
         inputs.teacher,
@@ -174,13 +178,16 @@ def prepare(
         len(inputs.text.label_names),
     )
     notes += _told(session, weak)
-    words, more = _words(inputs, splits["select"], served["select"], session)
+    judged = served
+    if labels:
+        judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)
+    words, more = _words(inputs, splits["select"], judged["select"], session)
     notes += more
     teacher_logits = answering.said(train, texts, "train")
     check_answers(inputs.teacher, teacher_logits)
     train = train.answered(teacher_logits)
     worth = (
-        partial(score, metric=inputs.task.metric)
+        partial(score, metric=inputs.task.metric, own_thresholds=bool(labels))
         if objective == "metric"
         else partial(nearness, teacher=answers["select"])
     )
@@ -217,6 +224,7 @@ def prepare(
         words=words,
         flops=Flops(counted.cost.shape, inputs.seq_len),
         flops_full=int(flops.full),
+        labels=labels,
         notes=(*notes, *(f"{name}: {note}" for name, own in beside.items() for note in own.notes)),
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,

@@ -49,6 +49,9 @@ class Measured:
     widths: Mapping[str, tuple[int, ...]]
     """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
     BERT's kinds of units are called as in `objectives.students.bert.architecture.Widths`."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """The probability above which each label is there, by its name, where `Task.thresholds` are
+    chosen on the selection split; else none."""
     objective: str = "metric"
     """What the study compares models by, beside the cost: `Study.objective`."""
     beside: Mapping[str, float] = field(default_factory=dict)

@@ -341,6 +341,9 @@ class Worker:
     def _scored(self, found: SearchResult, bench: Workbench) -> Scored:
         answers = bench.answers(found.model, found.architecture)
         score = bench.score(found.model, found.architecture, answers)
+        found.model.config.__dict__.pop("thresholds", None)  # those of where it began
+        if score.thresholds:
+            found.model.config.thresholds = [*score.thresholds.values()]
         problem = bench.problem
         if found.target_ratio is None:
             target, unit = score.cost / problem.counted.full, problem.counted.cost.unit

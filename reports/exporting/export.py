@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
 
+_MOST_THRESHOLDS = 12
+"""That a card lists."""
+
 
 @dataclass(frozen=True)
 class Exported:
@@ -104,6 +107,17 @@ def export(
                 f"{result.reached:.4f}, target {result.target_ratio:.4f}, give or take "
                 f"{result.tolerance:.1%} of it"
             )
+        if result.thresholds:
+            shares = result.thresholds
+            each = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
+            if len(shares) > _MOST_THRESHOLDS:
+                each = (
+                    f"{len(shares)} from {min(shares.values()):.3f} to {max(shares.values()):.3f}"
+                )
+            notes.append(
+                "thresholds in config.json, chosen on the selection split, which classify.py has "
+                f"and a pipeline leaves to you: {each}"
+            )
         if onnx or inputs:
             notes += _write_onnx(run, unfinished, inputs)
         card = model_card(run, row, family, plain=plain, notes=notes)
@@ -119,7 +133,7 @@ def check_free(out: Path) -> None:
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:
     """The file in float32 and those in the bits that are named, each with what it loses."""
-    from objectives.delivery.deployed import labels_of, several_of, stage_of, write_classifier
+    from objectives.delivery.deployed import labels_of, settings_of, stage_of, write_classifier
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
     from objectives.students.bert.pretrained import load_tokenizer
@@ -138,7 +152,8 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         write, how = writers[name]
         small = whole.with_name(f"model_{name}.onnx")
         write(whole, small)
-        scored = zip(*(score_onnx(file, own, tokenizer) for file in (whole, small)), strict=True)
+        more = own, tokenizer, getattr(model.config, "thresholds", None)
+        scored = zip(*(score_onnx(file, *more) for file in (whole, small)), strict=True)
         metrics = [" -> ".join(f"{metric:.4f}" for metric in of_split) for of_split in scored]
         notes.append(
             f"{small.relative_to(folder)}: {_megabytes(small)}, {how}; "
@@ -148,7 +163,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         file = "onnx/model_int8.onnx" if "int8" in inputs else "onnx/model.onnx"
         longest = int(run.definition["task.max_length"])
         stage = stage_of(folder, file, tokenizer, longest)
-        write_classifier(folder, [stage], labels_of(model), several=several_of(model))
+        write_classifier(folder, [stage], labels_of(model), **settings_of(model))
         notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from objectives.measures.bootstrap import bootstrap_interval, resampled_metrics
+from objectives.measures.bootstrap import FEWEST, bootstrap_interval, resampled_metrics
 from objectives.metric import Metric, metric_value
 
 
@@ -63,9 +64,36 @@ def test_a_sample_is_the_metric_of_its_rows(metric: Metric, labels: int) -> None
 
 
 def test_a_rare_class_that_a_sample_lacks_is_no_mistake() -> None:
-    """Three rows of class 2: one sample in twenty has none of them."""
-    truth = np.repeat([0, 1, 2], [150, 147, 3])
+    """Five rows of class 2: one sample in 150 has none of them."""
+    truth = np.repeat([0, 1, 2], [150, 145, FEWEST])
     assert bootstrap_interval("f1", truth, truth, 3) == (1.0, 1.0)
+
+
+def test_classes_of_fewer_rows_than_a_bootstrap_can_tell_make_macro_f1_unsure() -> None:
+    """Of 20 classes 8 have 2 or 3 rows. The F1 of all rows is known, as those are many."""
+    generator = np.random.default_rng(0)
+    shares = np.repeat([0.08, 0.005], [12, 8])
+    right = generator.uniform(0.4, 0.95, 20)
+
+    def drawn(rows: int) -> tuple[Any, Any]:
+        truth = generator.choice(20, rows, p=shares)
+        other = generator.choice(20, rows, p=shares)
+        return truth, np.where(generator.random(rows) < right[truth], truth, other)
+
+    known = metric_value("macro_f1", *drawn(200_000), classes=20)
+    plain, held = 0, 0
+    for _ in range(40):
+        rows = drawn(500)
+        low, high = np.quantile(resampled_metrics("macro_f1", *rows, 20), [0.025, 0.975])
+        plain += low <= known <= high
+        low, high = bootstrap_interval("macro_f1", *rows, 20)
+        held += 0 <= low <= known <= high <= 1
+    assert plain < 36 <= held
+    truth = np.stack([np.arange(60) < 30, np.arange(60) < FEWEST - 1], 1).astype(np.int8)
+    low, high = bootstrap_interval("macro_f1", truth, truth)
+    assert low == pytest.approx(1 - 1.96 * (1 / 12) ** 0.5 / 2, abs=1e-3)
+    assert high == 1
+    assert bootstrap_interval("micro_f1", truth, truth) == (1, 1)
 
 
 @pytest.mark.slow

@@ -37,7 +37,13 @@ def test_of_many_that_differ_so_three_are_named() -> None:
 
 def test_a_label_that_no_row_of_train_has_is_named_with_the_rows_that_have_it() -> None:
     (line,) = odd_labels(
-        labelled(["mixed", "no", "yes"], train=[1, 2], alpha=[1, 2], select=[0], heldout=[0, 0, 1])
+        labelled(
+            ["mixed", "no", "yes"],
+            train=[1, 2],
+            alpha=[1, 2],
+            select=[0, 1, 2],
+            heldout=[0, 0, 1, 2],
+        )
     )
     assert line == (
         "label 'mixed' has no train rows, but other rows (select 1, heldout 2): leave these out, "
@@ -56,3 +62,11 @@ def test_a_label_that_no_row_has_and_numbers_are_not_odd() -> None:
     nowhere = {role: [0, 1] for role in ROLES}
     assert list(odd_labels(labelled(["no", "yes", "never"], **nowhere))) == []
     assert list(odd_labels(labelled(["grade"], np.float32, train=[0.5, 2], heldout=[3]))) == []
+
+
+def test_labels_that_no_judging_row_has_are_named_in_one_line() -> None:
+    (line,) = odd_labels(labelled(list("abcdef"), select=[0, 1], heldout=[0, 1, 3, 4, 5]))
+    assert line == (
+        "labels of so few rows that metrics leave them out: no selection row has 'c', 'd', 'e' and "
+        "1 more, no held-out row has 'c'"
+    )

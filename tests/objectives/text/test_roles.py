@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.errors import UserError
@@ -239,3 +239,37 @@ def test_a_label_column_is_not_read_where_no_label_is() -> None:
 def test_too_few_rows_without_labels_are_refused() -> None:
     with pytest.raises(UserError, match=r"cannot take 50 rows for 'select' out of 50: heldout"):
         load(task_of(ROWS, metric="agreement", select=50))
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    st.integers(0, 50),
+    st.sampled_from([None, 20]),
+)
+def test_train_keeps_every_class_and_each_part_what_is_asked_of_it(
+    rare: list[int], seed: int, train: int | None
+) -> None:
+    counts = [40, 30, *rare]
+    rows = [(f"{label} {row}", label) for label, own in enumerate(counts) for row in range(own)]
+    sizes = {"alpha": 15, "select": 15}
+    if train is not None:
+        sizes["train"] = train
+    text = load(task_of(rows, seed=seed, **sizes))
+    assert set(text.roles["train"].labels) == set(range(len(counts)))
+    everyone = [row for own in text.roles.values() for row in own.texts]
+    assert len(everyone) == len(set(everyone))
+    for role, size in sizes.items():
+        assert len(text.roles[role].texts) == size
+        assert set(text.roles[role].labels) >= {0, 1}
+
+
+def test_heldout_labels_that_nothing_learns_are_refused_in_one_line() -> None:
+    heldout = [("a", "yes"), ("b", "never"), ("c", "never"), ("d", "no")]
+    wanted = (
+        "task 'toy': 2 rows of the held-out split 'test' have labels that no train row has "
+        "('never'); correct them, leave these rows out, or add train rows"
+    )
+    with pytest.raises(UserError) as raised:
+        load(task_of(ROWS, heldout))
+    assert str(raised.value) == wanted

@@ -360,11 +360,6 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
         "1 row lacks a label in column 'label' of split 'train', the first is row 61;",
     ),
     "one class": (in_csv(labelled(["no"])), {}, "has one label only: no$"),
-    "a class of one row": (
-        in_csv([*ROWS, ("a", "noo")]),
-        {},
-        r"1 of the 3 labels has only one row left \('noo'\), too few",
-    ),
     "real numbers": (
         in_csv(labelled([0.5, 1.25, 3])),
         {},
