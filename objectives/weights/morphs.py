@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, Graph, Node
-from objectives.students.cells.operations import OPERATIONS, Attention, Highway, Pooling
+from objectives.students.cells.operations import OPERATIONS, Attention, Positions
 
 SILENT = tuple(name for name in OPERATIONS if name != "sigmoid")
 """Operations that can give 0 at first and learn from there; a sigmoid gives more."""
@@ -95,10 +95,10 @@ def inherit(
 def _last(block: nn.Module) -> Iterable[Tensor]:
     """The weights of a block that, at 0, make it give 0, and learn."""
     operation = block.get_submodule("operation")
-    if isinstance(operation, Highway | Pooling):  # they make nothing of nothing
-        named = block.named_parameters()
-        return [own for name, own in named if "LayerNorm" in name or "bias" in name]
-    return [*getattr(operation, "out", operation).parameters()] or operation.parameters()
+    if hasattr(operation, "out") or isinstance(operation, Positions):
+        return [*getattr(operation, "out", operation).parameters()] or operation.parameters()
+    named = block.named_parameters()  # the others make nothing of nothing
+    return [own for name, own in named if "LayerNorm" in name or "bias" in name]
 
 
 def _double(child: nn.Module, parent: CellForSequenceClassification) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import fields, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
-from rich.table import Table
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import studies
@@ -23,9 +20,8 @@ from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
-from orchestrator.runs.records import TrialRecord, read_run
+from orchestrator.runs.records import read_run
 from orchestrator.study_file import load_study
-from studies import seed_table
 from tests.glue_shaped import write_glue
 from tests.launching import run_study
 
@@ -132,43 +128,6 @@ def test_a_glue_study_runs_on_local_folders(local: Path) -> None:
     assert run.unpruned.ffn_per_layer == (24,)
     assert run.definition["student"] != "None"
     assert run.definition["student_layers"] == "None"
-
-
-def test_the_table_of_the_source_is_rerun_row_by_row(local: Path) -> None:
-    study = seed_table.table_study("rte")
-    method = study.method
-    assert isinstance(method, MaskSearch)
-    quick = replace(
-        study,
-        task=replace(study.task, max_length=32),
-        teacher=replace(study.teacher, epochs=1),
-        method=replace(method, stages=tuple(replace(s, epochs=0.2) for s in method.stages)),
-    )
-    run = run_study(quick, out=local / "run", device="cpu")
-    assert [trial.knobs for trial in run.trials] == [row.knobs for row in seed_table.rows_of("rte")]
-    assert all(trial.feasible for trial in run.trials)
-    assert run.unpruned.unit == "units@input_qkv"
-    text = printed(seed_table.table("rte", run))
-    for row, trial in zip(seed_table.rows_of("rte"), run.trials, strict=True):
-        assert trial.result is not None
-        assert f"{row.score:.3f}" in text
-        assert f"{trial.result.ratio:.3f}" in text
-    first, *others = run.trials
-    failed = TrialRecord(**{**vars(first), "state": "failed", "result": None})
-    again = replace(run, trials=(failed, *others, replace(first, number=len(run.trials))))
-    assert printed(seed_table.table("rte", again)) == text
-    lost = printed(seed_table.table("rte", replace(run, trials=(failed,))))
-    assert [word for word in lost.split() if word in ("failed", "waiting")] == [
-        "failed",
-        *["waiting"] * len(others),
-    ]
-
-
-def printed(table: Table) -> str:
-    """What a terminal would show."""
-    text = StringIO()
-    Console(file=text, width=120).print(table)
-    return text.getvalue()
 
 
 @pytest.mark.slow
