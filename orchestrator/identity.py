@@ -11,7 +11,7 @@ from optuna.distributions import distribution_to_json
 
 from objectives.students.bert.pretrained import license_of
 from objectives.workbench.fidelity import FULL
-from objectives.workbench.teacher import FINE_TUNING
+from objectives.workbench.teacher import LATER
 from orchestrator.study import Study
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _settings(study: Study) -> Iterator[tuple[str, object]]:
             yield name, getattr(study, name)
     for where, aims in (("at_least", study.at_least), ("at_most", study.at_most)):
         yield from ((f"{where}.{name}", aim) for name, aim in aims.items())
-    yield from ((f"teacher.{name}", getattr(study.teacher, name)) for name in FINE_TUNING)
+    yield from ((f"teacher.{name}", value) for name, value in study.teacher.fine_tuning.items())
     if study.fidelity != FULL:
         yield from _entries("fidelity", study.fidelity)
     tuned = {f"method.{name}" for name in study.space}
@@ -107,9 +107,10 @@ def _settings(study: Study) -> Iterator[tuple[str, object]]:
 
 def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
     for own in fields(owner):
-        if not own.compare:  # a place, which decides nothing
-            continue
         name, value = f"{place}.{own.name}", getattr(owner, own.name)
+        unset = own.metadata == LATER and value == own.default
+        if unset or not own.compare:  # a place, which decides nothing
+            continue
         if is_dataclass(value) and not isinstance(value, type):
             yield from _entries(name, value)
         elif isinstance(value, tuple) and any(hasattr(entry, "name") for entry in value):

@@ -25,6 +25,7 @@ from orchestrator.runs.records import (
     TrialRecord,
     load_optuna_study,
     pareto_front,
+    run_names,
     trial_record,
 )
 from orchestrator.runs.results import DIVERGENCE, ratio_text
@@ -99,7 +100,7 @@ def run_status(folder: Path) -> Status:
 def storage_status(url: str, name: str | None) -> Status:
     """The status of a study of a storage; its name may be left out where there is only one."""
     storage = read_storage(remember_password(url))
-    names = optuna.get_all_study_names(storage)
+    names = run_names(storage)
     if name is None and len(names) == 1:
         (name,) = names
     if not names:

@@ -28,10 +28,12 @@ def weight_optimizer(weights: Mapping[str, Tensor], learning_rate: float) -> tor
     return torch.optim.AdamW([decayed, plain], lr=learning_rate, fused=True)
 
 
-def linear_schedule(optimizer: torch.optim.Optimizer, steps: int, done: int = 0) -> LRScheduler:
-    """10% linear warm-up, then linear decay to 0 over `steps`, of which some are done."""
+def linear_schedule(
+    optimizer: torch.optim.Optimizer, steps: int, done: int = 0, warmup: float = _WARMUP
+) -> LRScheduler:
+    """Linear warm-up for a share of the `steps`, then linear decay to 0; some steps are done."""
     schedule: LRScheduler = get_linear_schedule_with_warmup(
-        optimizer, int(_WARMUP * steps), steps, done - 1
+        optimizer, int(warmup * steps), steps, done - 1
     )
     return schedule
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError, check_types
+from objectives.errors import UserError, check_ranges, check_types
 from objectives.problem import NoBert
 from objectives.session import Session
 from objectives.students.bert import pretrained
@@ -41,6 +41,7 @@ class Beside:
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_ranges(self, teacher=(not self.teacher.trials, "one without trials"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +144,11 @@ def read_inputs(
     for checkpoint in (*teacher.checkpoints, *students):
         _check_lengths(checkpoint, task.max_length, seq_len)
     why = _only_answers(teacher, student)
+    if teacher.trials and not teacher.fine_tuned:
+        raise UserError(
+            f"Teacher.trials is {teacher.trials}, but '{teacher.name}' has a classifier and is not "
+            "fine-tuned; leave trials out, or name a checkpoint without a classifier"
+        )
     if not teacher.checkpoints:
         _check_given(student, augmentation)
     own = student if why and student else teacher.checkpoints[0]

@@ -1,7 +1,7 @@
 """The teacher: classifiers, fine-tuned here where they are not, or answers that are there."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,10 @@ from objectives.training.losses import task_loss
 from objectives.training.optimisation import linear_schedule, weight_optimizer
 
 FINE_TUNING = ("epochs", "batch_size", "learning_rate", "precision")
-"""The fields of a `Teacher` that say how it is fine-tuned."""
+"""The fields of a `Teacher` that say how it is fine-tuned, but for those that are `LATER`."""
+LATER = {"later": True}
+"""Metadata of a field that earlier versions did not have: what is told from its contents has it
+only where it is set, so that their runs stay the same."""
 Loaded = TypeVar("Loaded")
 
 
@@ -70,10 +73,16 @@ class Teacher:
     batch_size: int = 32
     """Sequences in a batch. >= 1."""
     learning_rate: float = 5e-5
-    """Peak of AdamW's rate, > 0: 10% linear warm-up, then linear decay to 0."""
+    """Peak of AdamW's rate, > 0: it rises linearly for `warmup`, then falls linearly to 0."""
+    warmup: float = field(default=0.1, metadata=LATER)
+    """Share of the steps. In [0, 1)."""
     precision: Precision = "auto"
     """Of the matmuls of the fine-tuning. "auto" is bfloat16 where the device has instructions for
     it, else float32."""
+    trials: int = field(default=0, metadata=LATER)
+    """How often a launch fine-tunes it to find epochs, batch_size, learning_rate and warmup, first
+    those that are set here: an Optuna study of its own, "NAME-teacher", which minimises the loss on
+    the selection split. 0 takes them as they are."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -83,6 +92,11 @@ class Teacher:
             epochs=(self.epochs >= 1, ">= 1"),
             batch_size=(self.batch_size >= 1, ">= 1"),
             learning_rate=(self.learning_rate > 0, "> 0"),
+            warmup=(0 <= self.warmup < 1, "in [0, 1)"),
+            trials=(
+                self.trials == 0 or (self.trials > 0 and self.checkpoint is not None),
+                ">= 0, and 0 for an ensemble or for answers",
+            ),
         )
         if sum(map(bool, (self.checkpoint, self.ensemble, self.answers))) != 1:
             raise UserError(
@@ -104,6 +118,12 @@ class Teacher:
     def fine_tuned(self) -> bool:
         """Whether a checkpoint of it is fine-tuned here, as it has no classifier."""
         return not all(map(pretrained.has_classifier, self.checkpoints))
+
+    @property
+    def fine_tuning(self) -> dict[str, Any]:
+        """How it is fine-tuned, by field; those that are `LATER` only where they are set."""
+        later = [f.name for f in fields(self) if f.metadata and getattr(self, f.name) != f.default]
+        return {name: getattr(self, name) for name in (*FINE_TUNING, *later)}
 
 
 def load_teacher(
@@ -141,17 +161,19 @@ def fine_tuned(
     *,
     session: Session,
     fine_tune: bool = True,
+    make: Callable[[], PreTrainedModel] | None = None,
 ) -> Loaded:
     """What `load` makes of the folder of a checkpoint that was fine-tuned on the rows of train, in
     its own tokens.
 
     Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text without
-    a role does not. Without `fine_tune` it is what a launch left there, on whatever device that
-    was; raises UserError if nothing was left.
+    a role does not. `make` fine-tunes in another way. Without `fine_tune`, and of a teacher with
+    `trials` without `make`, it is what a launch left there, on whatever device that was; raises
+    UserError if nothing was left.
     """
     label_names = text.label_names
     ingredients = {
-        **{name: getattr(teacher, name) for name in FINE_TUNING},
+        **teacher.fine_tuning,
         "precision": str(matmul_dtype(teacher.precision, session.device)),
         "checkpoint": pretrained.fingerprint(checkpoint),
         "data": text.fingerprint_of_roles,
@@ -161,7 +183,7 @@ def fine_tuned(
         "seed": session.seed,
     }
     folder = session.cache / content_key(ingredients)
-    if not fine_tune:
+    if not fine_tune or (teacher.trials and make is None):
         others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
         for kept in (folder, *(session.cache / content_key(other) for other in others)):
             if kept.is_dir():
@@ -177,7 +199,7 @@ def fine_tuned(
         except (OSError, ValueError, SafetensorError) as error:
             session.progress.note(made_anew(folder, first_line(error)))
     tokenizer = pretrained.load_tokenizer(checkpoint)
-    model = _fine_tune(teacher, checkpoint, label_names, tokenizer, train, session)
+    model = make() if make else trained(teacher, checkpoint, label_names, tokenizer, train, session)
     with atomic_write(folder) as unfinished:
         save_model(model, unfinished)
         tokenizer.save_pretrained(unfinished)
@@ -233,7 +255,7 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
                 f"the labels of the teacher '{checkpoint}' are matched by position: {pairs}; "
                 "if that is wrong, name them in its config.json (id2label)"
             )
-    idle = [n for n in FINE_TUNING if getattr(teacher, n) != getattr(Teacher, n)]
+    idle = [n for n, value in teacher.fine_tuning.items() if value != getattr(Teacher, n)]
     if idle and not teacher.fine_tuned:
         why = "has a classifier and is not fine-tuned" if teacher.checkpoints else "is no model"
         yield f"the teacher '{teacher.name}' {why}: " + (
@@ -315,16 +337,17 @@ class Reading(nn.Module):
         return self.model(**own, return_dict=return_dict)
 
 
-def _fine_tune(
+def trained(
     teacher: Teacher,
     checkpoint: str,
     label_names: Sequence[str],
     tokenizer: PreTrainedTokenizerBase,
     train: Split,
     session: Session,
+    judge: Callable[[Reading], None] | None = None,
 ) -> PreTrainedModel:
     """Every weight of transformers' own model of the checkpoint trained on the labels, with its
-    dropout."""
+    dropout. `judge` gets it after each epoch, in evaluation mode."""
     seed, device, progress = session.seed, session.device, session.progress
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
@@ -335,11 +358,13 @@ def _fine_tune(
         model = pretrained.load_classifier(checkpoint, label_names, problem_type)
         reading = to_device(Reading(model, tokenizer), device).train()
         dtype = matmul_dtype(teacher.precision, device)
-        steps = teacher.epochs * -(-len(train) // teacher.batch_size)
+        an_epoch = -(-len(train) // teacher.batch_size)
+        steps = teacher.epochs * an_epoch
         optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
-        schedule = linear_schedule(optimizer, steps)
+        schedule = linear_schedule(optimizer, steps, warmup=teacher.warmup)
         progress.begin("fine-tune the teacher", steps)
-        for batch in islice(train.shuffled(teacher.batch_size, seed, device), steps):
+        batches = islice(train.shuffled(teacher.batch_size, seed, device), steps)
+        for step, batch in enumerate(batches, 1):
             with autocast(dtype, device):
                 logits = reading(**batch.inputs).logits.float()
             task_loss(logits[None], batch.labels).sum().backward()
@@ -347,4 +372,7 @@ def _fine_tune(
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
             progress.advance()
+            if judge is not None and step % an_epoch == 0:
+                judge(reading.eval())
+                reading.train()
     return model

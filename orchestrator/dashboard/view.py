@@ -16,6 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.optuna_private import FrozenStudy, id_of, shown_study, shown_trial, study_id_of
+from orchestrator.runs.records import TEACHER_OF
 from orchestrator.storage.retry import reason_of
 
 _IDS = 10**9
@@ -33,12 +34,12 @@ class Source:
     """A storage, or one study of a storage that holds those of other runs too."""
 
     storage: BaseStorage
-    study_name: str | None = None  # of the only study that is looked at; None if all are
+    study_name: str | None = None  # of the only run that is looked at; None if all are
 
     def studies(self) -> list[FrozenStudy]:
         """Those that are looked at."""
-        studies = self.storage.get_all_studies()
-        return [study for study in studies if self.study_name in (None, study.study_name)]
+        name, studies = self.study_name, self.storage.get_all_studies()
+        return [s for s in studies if name in (None, s.study_name, s.user_attrs.get(TEACHER_OF))]
 
 
 Sources = Mapping[str, Source]

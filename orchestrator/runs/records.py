@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import optuna
 from optuna.distributions import BaseDistribution, json_to_distribution
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from objectives.engines.names import BITS, FULL_BITS
@@ -40,6 +41,8 @@ ARTIFACTS = "artifacts"  # the bucket that its artifacts go to, if it is not the
 WANTED = "wanted"  # finished trials wanted by the last launch
 UNTIL = "until"  # when the last launch takes no more trials, in seconds since 1970; None: never
 BEFORE = "before"  # trials that were finished when the last launch began
+TEACHER_OF = "teacher_of"  # of a study that tunes a teacher: the name of its students'
+TUNED = "tuned"  # what it chose: see `RunRecord.tuned`
 STOPPED = "stopped"  # why the last launch takes no more trials; None: its front still grows
 # A constraint of a trial.
 BUDGET = "budget"  # abs(reached - R) - t R, at most 0 where the budget is met
@@ -117,6 +120,10 @@ class RunRecord:
     features: Mapping[str, float] = field(default_factory=dict)
     """What tells its task from others: `workbench.rows.features_of`; none in a run of an earlier
     version."""
+
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    """How the teacher was fine-tuned, if `Teacher.trials` chose it: settings, "selection loss",
+    and "trial", the number in the study that tuned it."""
 
     @property
     def finished(self) -> list[FinishedTrial]:
@@ -213,7 +220,7 @@ def load_optuna_study(folder: Path) -> optuna.Study:
     storage = read_storage(paths.storage)
     name = paths.study_name
     if name is None:
-        names = optuna.get_all_study_names(storage)
+        names = run_names(storage)
         if len(names) != 1:
             raise RunError(
                 f"'{paths.database}' holds {len(names)} studies, but a run has exactly one; launch "
@@ -228,6 +235,12 @@ def load_optuna_study(folder: Path) -> optuna.Study:
             "or launch the study into another folder",
             "out",
         ) from error
+
+
+def run_names(storage: BaseStorage) -> list[str]:
+    """Of the studies of a storage, but for those that tune the teacher of another."""
+    studies = storage.get_all_studies()
+    return [study.study_name for study in studies if TEACHER_OF not in study.user_attrs]
 
 
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:
@@ -251,6 +264,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         notes=tuple(attributes.get(NOTES, ())),
         words=_words(attributes.get(WORDS)),
         features=attributes.get(FEATURES, {}),
+        tuned=attributes.get(TUNED, {}),
     )
 
 

@@ -27,6 +27,7 @@ from orchestrator.storage.connect import check_exists, open_storage
 from orchestrator.storage.retry import reason_of
 from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
 from orchestrator.study import PopulationSize, Study
+from orchestrator.teacher_study import tune_teacher
 from orchestrator.workers import opening
 from orchestrator.workers.claims import Claims
 from orchestrator.workers.heartbeat import Heartbeat, living
@@ -207,12 +208,12 @@ def _serve(
             return
         with progress:
             progress.finished(finished)
+            session = Session(cache=folder.cache, seed=study.seed, device=device, progress=progress)
             with folder.in_turn("prepare"):  # the first one makes what all others read
+                notes = tune_teacher(study, outer, inputs, session)
                 bench = prepare(
                     inputs,
-                    session=Session(
-                        cache=folder.cache, seed=study.seed, device=device, progress=progress
-                    ),
+                    session=session,
                     cost=study.cost,
                     engine=study.engine,
                     latency_batch=study.latency_batch,
@@ -220,6 +221,7 @@ def _serve(
                     spaces=study.spaces,
                     fidelity=study.fidelity,
                 )
+                bench = replace(bench, notes=(*notes, *bench.notes))
                 outer.set_user_attr(FEATURES, bench.features)
                 enqueue_warm(outer, study, bench.features)
             Worker(study, folder, outer, claims, progress, bench).run(callbacks)

@@ -19,6 +19,7 @@ from orchestrator.runs.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTE
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
+from orchestrator.teacher_study import SUFFIX
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import earlier_runs
@@ -47,7 +48,7 @@ def open_study(
     study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str], *, own: bool
 ) -> optuna.Study:
     """The Optuna study of the folder, made or continued; the caller holds the folder's lock. A
-    storage of the folder's `own` has this study and no other.
+    storage of the folder's `own` has this study, that of its teacher, and no other.
 
     Raises RunError if folder or storage hold another study, or trials of one that is gone.
     """
@@ -155,7 +156,8 @@ def _check_same(
 ) -> None:
     """Refuse another study of the same name, and in a run's own database any other study."""
     for known in storage.get_all_studies():
-        if known.study_name != study.name and not own:
+        ours = own and known.study_name != study.name + SUFFIX
+        if known.study_name != study.name and not ours:
             continue
         if known.directions != _directions(study):
             raise RunError(

@@ -1,0 +1,55 @@
+"""The teacher, fine-tuned in several ways on the same rows; one of them is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from objectives.measures.evaluate import predict_with
+from objectives.session import Session
+from objectives.students.bert import pretrained
+from objectives.training.losses import task_loss
+from objectives.workbench.answering import tokens_of
+from objectives.workbench.inputs import Inputs
+from objectives.workbench.teacher import Reading, fine_tuned, trained
+
+Report = Callable[[int, float], None]
+"""Hears the number of an epoch that is over, from 1, and the mean loss on the selection split: nats
+of a class, of several labels their sum, of numbers the squared error. It may raise, to stop."""
+FineTune = Callable[[Mapping[str, Any], Report], tuple[PreTrainedModel, float]]
+"""The classifier of a `Teacher` with these settings, and its last loss."""
+
+
+def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrainedModel]) -> None:
+    """Leave in the cache what `choose` makes the teacher of the study, where whoever loads it looks
+    for it; if one is there already, nothing happens. Only one process at a time may."""
+    teacher, text = inputs.teacher, inputs.text
+    (checkpoint,) = teacher.checkpoints
+    tokenizer = pretrained.load_tokenizer(checkpoint)
+    train, select = (
+        tokens_of(text.roles[role], role, tokenizer, inputs.task.max_length)
+        for role in ("train", "select")
+    )
+
+    @torch.no_grad()
+    def loss_of(model: Reading) -> float:
+        logits = predict_with(lambda given: model(**given).logits, select, session.device)
+        return float(task_loss(logits[None], torch.from_numpy(select.labels)))
+
+    def fine_tune(settings: Mapping[str, Any], report: Report) -> tuple[PreTrainedModel, float]:
+        losses: list[float] = []
+
+        def judge(model: Reading) -> None:
+            losses.append(loss_of(model))
+            report(len(losses), losses[-1])
+
+        own = replace(teacher, **settings)
+        model = trained(own, checkpoint, text.label_names, tokenizer, train, session, judge)
+        return model.cpu(), losses[-1]
+
+    load, make = pretrained.load_classifier, lambda: choose(fine_tune)
+    fine_tuned(teacher, checkpoint, text, train, load, session=session, make=make)

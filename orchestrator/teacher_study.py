@@ -1,0 +1,126 @@
+"""The Optuna study that tunes the teacher of another (`Teacher.trials`), in the same storage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.pruners import MedianPruner
+from optuna.samplers import TPESampler
+from optuna.trial import Trial, TrialState
+
+from objectives.errors import UserError
+from objectives.session import Session
+from objectives.workbench.inputs import Inputs
+from objectives.workbench.teacher import Teacher
+from objectives.workbench.tuning import FineTune, tune
+from orchestrator.errors import RunError
+from orchestrator.optuna_private import knobs_of, storage_of
+from orchestrator.runs.records import TEACHER_OF, TUNED
+from orchestrator.sampler import make_sampler
+from orchestrator.study import Study
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SUFFIX = "-teacher"
+"""What its name has after that of the study of the students."""
+_ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def tune_teacher(
+    study: Study, outer: optuna.Study, inputs: Inputs, session: Session
+) -> tuple[str, ...]:
+    """Leave the tuned teacher in the cache if the study asks for one and it is not there; the
+    caller holds a lock. The choice is an attribute of `outer`, and a note. Raises UserError if no
+    trial has a finite loss, and RunError if the storage has another study of the name."""
+    if study.teacher.trials:
+        tune(inputs, session, lambda fine_tune: _best(study, outer, session, fine_tune))
+    if (chosen := outer.user_attrs.get(TUNED)) is None:
+        return ()
+    note = f"the teacher is that of trial {_told(chosen)} of study '{study.name}{SUFFIX}'"
+    session.progress.note(note)
+    return (note,)
+
+
+def _best(
+    study: Study, outer: optuna.Study, session: Session, fine_tune: FineTune
+) -> PreTrainedModel:
+    """The classifier of the lowest loss, once all trials have ended. Those that a killed launch has
+    finished are not run again."""
+    tuning, kept = _opened(study, outer), None
+    while len(tuning.get_trials(deepcopy=False, states=_ENDED)) < study.teacher.trials:
+        trial = tuning.ask()
+        _draw(trial, study.teacher)
+        try:
+            model, loss = fine_tune(trial.params, partial(_report, trial))
+        except optuna.TrialPruned:
+            tuning.tell(trial, state=TrialState.PRUNED)
+            continue
+        tuning.tell(trial, loss)
+        told = _told({**trial.params, "selection loss": loss, "trial": trial.number})
+        session.progress.note(f"teacher trial {told}")
+        if tuning.best_trial.number == trial.number:
+            kept = model
+    if not tuning.get_trials(deepcopy=False, states=_ENDED[:1]):
+        raise UserError(
+            f"teacher '{study.teacher.name}': no trial has a finite loss; lower "
+            f"Teacher.learning_rate, now {study.teacher.learning_rate:g}"
+        )
+    best = tuning.best_trial
+    outer.set_user_attr(TUNED, {**best.params, "selection loss": best.value, "trial": best.number})
+    return kept or fine_tune(best.params, lambda epoch, loss: None)[0]
+
+
+def _opened(study: Study, outer: optuna.Study) -> optuna.Study:
+    """Made or continued: what ran when its launch was killed is tried again."""
+    known = optuna.create_study(
+        storage=storage_of(outer),
+        study_name=study.name + SUFFIX,
+        pruner=MedianPruner(n_startup_trials=3, n_warmup_steps=2),  # two trials have no median
+        load_if_exists=True,
+    )
+    trials = known.get_trials(deepcopy=False)
+    known.sampler = make_sampler(
+        study.seed, len(trials), 1, name=lambda seed: TPESampler(seed=seed, n_startup_trials=4)
+    )
+    if (trials or known.user_attrs) and known.user_attrs.get(TEACHER_OF) != study.name:
+        raise RunError(
+            f"the storage has another study '{known.study_name}', which is to tune the teacher of "
+            f"'{study.name}'; give yours another name"
+        )
+    known.set_user_attr(TEACHER_OF, study.name)
+    if not trials:
+        places = ("learning_rate", "epochs", "batch_size", "warmup")
+        known.enqueue_trial({place: getattr(study.teacher, place) for place in places})
+    for trial in trials:
+        if trial.state is TrialState.RUNNING:
+            known.enqueue_trial(knobs_of(trial))
+            known.tell(trial.number, state=TrialState.FAIL)
+    return known
+
+
+def _draw(trial: Trial, teacher: Teacher) -> None:
+    """Settings around those of the teacher."""
+    rate, epochs, batch = teacher.learning_rate, teacher.epochs, teacher.batch_size
+    trial.suggest_float("learning_rate", rate / 5, rate * 10, log=True)
+    trial.suggest_int("epochs", -(-epochs // 2), 3 * epochs)
+    trial.suggest_categorical("batch_size", sorted({-(-batch // 2), batch}))
+    trial.suggest_float("warmup", 0.0, max(0.3, teacher.warmup))
+
+
+def _report(trial: Trial, epoch: int, loss: float) -> None:
+    """Stop the training if it has diverged, or is worse than half of the others were by then."""
+    if math.isfinite(loss):
+        trial.report(loss, epoch)
+    if not math.isfinite(loss) or trial.should_prune():
+        raise optuna.TrialPruned
+
+
+def _told(chosen: Mapping[str, Any]) -> str:
+    """For people: "3 (learning_rate 5e-05, ..., selection loss 0.41)"."""
+    parts = [f"{name} {value:.3g}" for name, value in chosen.items() if name != "trial"]
+    return f"{chosen['trial']} ({', '.join(parts)})"
