@@ -302,7 +302,7 @@ def words_note(
     epochs, rate = "", ""
     if teacher.fine_tuned:
         epochs = f" (Teacher.epochs, now {teacher.epochs})"
-        rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g})"
+        rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g}; Teacher.trials finds one)"
     return (
         f"the teacher is not clearly better than words alone: its {metric} on the selection split "
         f"is {own:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it longer{epochs},"

@@ -139,7 +139,8 @@ def test_a_teacher_that_is_not_clearly_better_is_noted(
     assert note is not None
     numbers = f"is {1 - teacher / 200:.4f}, that of a linear model on tf-idf {1 - linear / 200:.4f}"
     assert numbers in note
-    assert "(Teacher.epochs, now 2), at another rate (Teacher.learning_rate, now 5e-05)" in note
+    assert "(Teacher.epochs, now 2), at another rate (Teacher.learning_rate, now 5e-05; " in note
+    assert "Teacher.trials finds one)" in note
 
 
 def test_a_launch_says_that_words_do_better_than_a_teacher_that_learnt_nothing(
