@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from objectives.errors import UserError, check_ranges, check_types
+from objectives.errors import PositiveInt, UserError, check_ranges, check_types
 from objectives.metric import Labels, Metric
 from objectives.text.data import Split
 from objectives.text.text_files import DELIMITERS, TextFile
@@ -74,11 +74,11 @@ class Task:
     """A split of the data set whose texts students distil on, those that stand in no role: the
     teacher does not learn from them, and no label of theirs is read. Of `split` itself these are
     the rows beyond `train`, and with `drop_missing` those without a label."""
-    train: int | None = None
+    train: PositiveInt | None = None
     """Rows to train weights on; None takes all that is left. >= 1."""
-    alpha: int = 500
+    alpha: PositiveInt = 500
     """Rows to choose units by. >= 1."""
-    select: int = 1000
+    select: PositiveInt = 1000
     """Rows of the study's metric. >= 1."""
     heldout: int = 1000
     """Rows that are reported and chosen by nothing. >= 1."""
@@ -98,15 +98,11 @@ class Task:
                 "drop_missing=True if some rows have no label"
             )
         self._check_labels()
-        rows = "a number of rows, >= 1"
         check_ranges(
             self,
             max_length=(self.max_length >= 3, ">= 3, with two special tokens"),
-            alpha=(self.alpha >= 1, rows),
-            select=(self.select >= 1, rows),
-            heldout=(self.heldout_split is not None or self.heldout >= 1, rows),
+            heldout=(self.heldout_split is not None or self.heldout >= 1, ">= 1"),
             separator=(self.separator != "", "one sign or more"),
-            train=(self.train is None or self.train >= 1, rows),
             seed=(0 <= self.seed < 2**32, ">= 0, below 2**32"),
         )
 
