@@ -49,7 +49,7 @@ def definition_of(
         "teacher.checkpoint": checkpoint,
         "method": study.method_name,
     }
-    for name in ("multi_label", "thresholds"):
+    for name in ("multi_label", "thresholds", "truncation"):
         if (own := getattr(study.task, name)) != getattr(type(study.task), name):
             parts[f"task.{name}"] = own
     if augmentation is not None:
