@@ -79,6 +79,8 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.weights.shared_cells import SharedCells as SharedCells
     from objectives.workbench.fidelity import Fidelity as Fidelity
     from objectives.workbench.inputs import Beside as Beside
+    from objectives.workbench.lengths import AtLength as AtLength
+    from objectives.workbench.lengths import lengths as lengths
     from objectives.workbench.teacher import Teacher as Teacher
     from orchestrator.command.compressing import Compressed as Compressed
     from orchestrator.command.compressing import compress as compress

@@ -43,15 +43,11 @@ def definition_of(
         "cost": study.cost,
         "seq_len": study.task.max_length if study.seq_len is None else study.seq_len,
         "task.data": data,
-        "task.metric": study.task.metric,
-        "task.max_length": study.task.max_length,
+        **_of_task("task", study.task),
         **dict(_settings(study)),
         "teacher.checkpoint": checkpoint,
         "method": study.method_name,
     }
-    for name in ("multi_label", "thresholds"):
-        if (own := getattr(study.task, name)) != getattr(type(study.task), name):
-            parts[f"task.{name}"] = own
     if augmentation is not None:
         parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
     if study.beside:
@@ -59,7 +55,7 @@ def definition_of(
     for one in study.beside:
         place, (text, model) = f"beside.{one.task.name}", (beside or {})[one.task.name]
         parts |= {f"{place}.data": text, **dict(_entries(f"{place}.teacher", one.teacher))}
-        parts |= {f"{place}.{what}": getattr(one.task, what) for what in ("metric", "max_length")}
+        parts |= _of_task(place, one.task)
         parts[f"{place}.teacher.checkpoint"] = model
     parts |= {f"space.{name}": distribution_to_json(d) for name, d in study.knobs.items()}
     return {name: str(value) for name, value in parts.items()}
@@ -88,6 +84,15 @@ def sources_of(study: Study) -> dict[str, str]:
         named["student"] = _end_of_path(study.student)
         named["student license"] = license_of(study.student)
     return {name: text for name, text in named.items() if text is not None}
+
+
+def _of_task(place: str, task: Task) -> dict[str, object]:
+    """What decides results beside the text; what came later only where it is no default."""
+    said = {name: getattr(task, name) for name in ("metric", "max_length")}
+    for name in ("multi_label", "thresholds", "truncation"):
+        if (own := getattr(task, name)) != getattr(type(task), name):
+            said[name] = own
+    return {f"{place}.{name}": value for name, value in said.items()}
 
 
 def _settings(study: Study) -> Iterator[tuple[str, object]]:

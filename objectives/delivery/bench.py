@@ -261,6 +261,7 @@ def _from_text(
                 models[name],
                 tokenizers[name],
                 data.task.max_length,
+                data.task.truncation,
             )
             for place, (name, file) in enumerate(files.items())
         ]

@@ -31,19 +31,32 @@ class _Stage:
         file = str(folder / settings["model"])
         self.session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
         self.tokenizer = Tokenizer.from_file(str(folder / settings["tokenizer"]))
-        self.tokenizer.enable_truncation(settings["max_length"])
+        longest = settings["max_length"]
+        head = longest // 4 if settings.get("truncation") == "head+tail" else longest
+        self.head, self.tail = head, longest - head
+        if self.tail:
+            self.tokenizer.no_truncation()
+        else:
+            self.tokenizer.enable_truncation(longest)
         self.tokenizer.no_padding()
         self.settings = settings
 
     def logits(self, encodings: Sequence[Encoding]) -> Any:
-        shape = (len(encodings), max(len(one.ids) for one in encodings))
+        read = [(self._cut(one.ids), self._cut(one.type_ids)) for one in encodings]
+        shape = (len(read), max(len(own) for own, _ in read))
         ids, types, mask = (np.full(shape, fill) for fill in (self.settings["pad"], 0, 0))
-        for row, one in enumerate(encodings):
-            ids[row, : len(one.ids)], mask[row, : len(one.ids)] = one.ids, 1
+        for row, (own, segments) in enumerate(read):
+            ids[row, : len(own)], mask[row, : len(own)] = own, 1
             if self.settings["segments"]:
-                types[row, : len(one.ids)] = one.type_ids
+                types[row, : len(own)] = segments
         feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         return self.session.run(["logits"], feeds)[0].astype(float)
+
+    def _cut(self, own: list[int]) -> list[int]:
+        """Of a longer text what was left of it in training: its head, or head and tail."""
+        if len(own) <= self.head + self.tail:
+            return own
+        return own[: self.head] + own[-self.tail :]
 
     def unsure(self, logits: Any) -> Any:
         shares = _softmax(logits / self.settings["temperature"])

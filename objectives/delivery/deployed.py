@@ -30,7 +30,11 @@ Stage = dict[str, Any]
 
 
 def stage_of(
-    folder: Path, model: str, tokenizer: PreTrainedTokenizerBase, max_length: int
+    folder: Path,
+    model: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    truncation: str = "head",
 ) -> Stage:
     """An entry for the ONNX file `model` in `folder`, or elsewhere by its absolute path; its
     tokenizer is written to tokenizer.json in the folder, unless it is there already.
@@ -51,6 +55,7 @@ def stage_of(
         "pad": tokenizer.pad_token_id,
         "segments": "token_type_ids" in tokenizer("a", "b"),
         "max_length": max_length,
+        "truncation": truncation,
     }
 
 
@@ -85,6 +90,7 @@ def deploy(
     engine: Engine,
     max_length: int,
     files: Path | None = None,
+    truncation: str = "head",
 ) -> None:
     """Write a folder of one model in an engine, which `Classifier` opens.
 
@@ -94,7 +100,7 @@ def deploy(
     with TemporaryDirectory() as scratch:
         file = onnx_file(engine, model, files or Path(scratch))
         shutil.copyfile(file, folder / "model.onnx")
-    stage = stage_of(folder, "model.onnx", tokenizer, max_length)
+    stage = stage_of(folder, "model.onnx", tokenizer, max_length, truncation)
     write_classifier(folder, [stage], labels_of(model), **settings_of(model))
 
 
@@ -104,12 +110,13 @@ def opened(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
+    truncation: str = "head",
 ) -> Classifier:
     """A folder of one ONNX file (see `stage_of`), written and opened on one thread."""
     from objectives.delivery.classify import Classifier
 
     folder.mkdir(parents=True, exist_ok=True)
-    stage = stage_of(folder, file, tokenizer, max_length)
+    stage = stage_of(folder, file, tokenizer, max_length, truncation)
     write_classifier(folder, [stage], labels_of(model), **settings_of(model))
     return Classifier(folder)
 

@@ -6,8 +6,6 @@ flatter the model. So each of them is judged by thresholds that the other four f
 the held-out rows by those of all, which the saved model has. Imports no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

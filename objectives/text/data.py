@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from torch import Tensor
 from objectives.device import on_device
 from objectives.metric import Labels
 
+Truncation = Literal["head", "head+tail"]
+"""What is left of a longer text: its first tokens; or of the room the first quarter, as Sun et al.
+2019 ("How to Fine-Tune BERT for Text Classification?") have it, and the text's last tokens."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """What a model reads of a batch, each (batch, length)."""
 _POOL = 32
@@ -64,6 +68,8 @@ class Split:
     """Longest sequence, in tokens; no batch is padded beyond it."""
     truncated: int = 0
     """Rows whose text was longer than that and was cut off."""
+    truncation: Truncation = "head"
+    """What was left of these."""
     pads_left: bool = False
     """Whether padding goes before the tokens, as XLNet has it."""
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from objectives.errors import PositiveInt, UserError, check_ranges, check_types
 from objectives.metric import Labels, Metric
-from objectives.text.data import Split
+from objectives.text.data import Split, Truncation
 from objectives.text.text_files import DELIMITERS, TextFile
 
 ROLES = ("train", "alpha", "select", "heldout")
@@ -65,6 +65,9 @@ class Task:
     agreement, for which all labels of a row must be right."""
     max_length: int = 128
     """Longest input in tokens, >= 3 with [CLS] and [SEP]; longer text is cut off."""
+    truncation: Truncation = "head"
+    """What is left of it: its head; or a quarter of the tokens from its head and the others from
+    its tail (one text, `max_length` >= 8)."""
     split: str = "train"
     """The split of the data set that the rows are drawn from."""
     heldout_split: str | None = None
@@ -102,6 +105,14 @@ class Task:
             self,
             max_length=(self.max_length >= 3, ">= 3, with two special tokens"),
             heldout=(self.heldout_split is not None or self.heldout >= 1, ">= 1"),
+            truncation=(
+                self.truncation == "head"
+                or (
+                    (self.truncation, len(self.columns)) == ("head+tail", 1)
+                    and self.max_length >= 8
+                ),
+                "head, or of one text head+tail with max_length >= 8",
+            ),
             separator=(self.separator != "", "one sign or more"),
             seed=(0 <= self.seed < 2**32, ">= 0, below 2**32"),
         )
@@ -268,16 +279,24 @@ class LabelledText:
 
 
 def tokenise(
-    examples: Examples, role: str, tokenizer: PreTrainedTokenizerBase, max_length: int
+    examples: Examples,
+    role: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    truncation: Truncation = "head",
 ) -> Split:
     """One role as token ids."""
 
-    def encode(texts: Sequence[tuple[str, ...]], length: int) -> tuple[list["array[int]"], ...]:
+    def encode(
+        texts: Sequence[tuple[str, ...]], length: int | None
+    ) -> tuple[list["array[int]"], ...]:
         input_ids: list[array[int]] = []
         token_type_ids: list[array[int]] = []
         for start in range(0, len(texts), _TOKENISED_TOGETHER):
             columns = zip(*texts[start : start + _TOKENISED_TOGETHER], strict=True)
-            encoded = tokenizer(*map(list, columns), truncation=True, max_length=length)
+            encoded = tokenizer(
+                *map(list, columns), truncation=length is not None, max_length=length, verbose=False
+            )
             ids = encoded["input_ids"]
             # RoBERTa's tokenizers and DistilBERT's do not tell the second text from the first.
             types = encoded.get("token_type_ids") or (bytes(len(row)) for row in ids)
@@ -289,7 +308,11 @@ def tokenise(
     input_ids, token_type_ids = encode(examples.texts, max_length + 1)
     too_long = [row for row, ids in enumerate(input_ids) if len(ids) > max_length]
     if too_long:
-        shortened = encode([examples.texts[row] for row in too_long], max_length)
+        whole = truncation == "head+tail"
+        shortened = encode([examples.texts[row] for row in too_long], None if whole else max_length)
+        if whole:
+            head, tail = max_length // 4, max_length // 4 - max_length
+            shortened = tuple([own[:head] + own[tail:] for own in part] for part in shortened)
         for row, ids, types in zip(too_long, *shortened, strict=True):
             input_ids[row], token_type_ids[row] = ids, types
     return Split(
@@ -300,4 +323,5 @@ def tokenise(
         pad_token_id=tokenizer.pad_token_id,
         max_length=max_length,
         truncated=len(too_long),
+        truncation=truncation,
     )

@@ -15,7 +15,7 @@ from objectives.measures.measured import measured_costs
 from objectives.problem import Words
 from objectives.session import Session
 from objectives.students.bert import pretrained
-from objectives.text.data import Split
+from objectives.text.data import Split, Truncation
 from objectives.text.task import Examples, LabelledText, tokenise
 from objectives.training.teacher_states import kept_logits
 from objectives.workbench.teacher import Reading, Teacher, fine_tuned
@@ -80,7 +80,7 @@ class ClassifierAnswers(Answering):
     def said(self, split: Split, rows: Examples, role: str) -> Tensor:
         each = []
         for model, tokenizer, order in self.members:
-            own = tokens_of(rows, role, tokenizer, self.max_length)
+            own = tokens_of(rows, role, tokenizer, self.max_length, split.truncation)
             logits = kept_logits(model, own, session=self.session, role=role)  # type: ignore[arg-type]
             each.append(logits[:, list(order)])
         if len(each) == 1:
@@ -116,7 +116,11 @@ class ClassifierAnswers(Answering):
 
 
 def load_classifiers(
-    teacher: Teacher, text: LabelledText, max_length: int, session: Session
+    teacher: Teacher,
+    text: LabelledText,
+    max_length: int,
+    session: Session,
+    truncation: Truncation = "head",
 ) -> ClassifierAnswers:
     """The checkpoints of a teacher, each fine-tuned if it has no classifier."""
     members = []
@@ -133,14 +137,18 @@ def load_classifiers(
         if pretrained.has_classifier(checkpoint):
             members.append(load(checkpoint))
         else:
-            train = tokens_of(text.roles["train"], "train", tokenizer, max_length)
+            train = tokens_of(text.roles["train"], "train", tokenizer, max_length, truncation)
             members.append(fine_tuned(teacher, checkpoint, text, train, load, session=session))
     return ClassifierAnswers(members, text.label_names, text.several, max_length, session)
 
 
 def tokens_of(
-    rows: Examples, role: str, tokenizer: PreTrainedTokenizerBase, max_length: int
+    rows: Examples,
+    role: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    truncation: Truncation,
 ) -> Split:
     """The rows as a classifier of any kind reads them, padded on the side of its tokenizer."""
-    split = tokenise(rows, role, tokenizer, max_length)
+    split = tokenise(rows, role, tokenizer, max_length, truncation)
     return replace(split, pads_left=tokenizer.padding_side == "left")

@@ -104,14 +104,17 @@ class Inputs:
         if self.given is not None:
             return self.given
         if self.only_answers:
-            return load_classifiers(self.teacher, self.text, self.task.max_length, session)
+            task = self.task
+            return load_classifiers(
+                self.teacher, self.text, task.max_length, session, task.truncation
+            )
         model = load_teacher(self.teacher, self.text, train, session=session, fine_tune=fine_tune)
         return BertAnswers(model, session)
 
     def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
         """The rows of a role as tokens: the students', or those of another tokenizer."""
         rows, own = self.text.roles[role], tokenizer or self.tokenizer
-        return tasks.tokenise(rows, role, own, self.task.max_length)
+        return tasks.tokenise(rows, role, own, self.task.max_length, self.task.truncation)
 
     def judging(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Split]:
         """The selection and the held-out rows as `split` has them. Where the task has no labels,

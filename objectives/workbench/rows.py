@@ -51,7 +51,7 @@ def rows_of_students(
     def split(role: str, rows: Examples) -> Split:
         if rows is roles[role] and length == inputs.task.max_length:
             return splits[role]
-        tokens = tokenise(rows, role, inputs.tokenizer, length)
+        tokens = tokenise(rows, role, inputs.tokenizer, length, inputs.task.truncation)
         check_tokens(inputs, [tokens])
         return tokens
 

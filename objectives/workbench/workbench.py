@@ -124,7 +124,9 @@ class Workbench:
         tokenizer = self.tokenizer_of(architecture)
         if tokenizer is not self.tokenizer:
             for role, split in splits.items():
-                tokens = tokenise(self.texts[role], role, tokenizer, split.max_length)
+                tokens = tokenise(
+                    self.texts[role], role, tokenizer, split.max_length, split.truncation
+                )
                 splits[role] = replace(tokens, labels=split.labels)
         return splits
 

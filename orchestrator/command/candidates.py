@@ -55,10 +55,13 @@ class Candidates:
 
     def add(self, number: int | None, model: Any, tokenizer: Any) -> None:
         """Write a model for each engine; `number` is that of its trial, None of the unpruned."""
-        files, length = self.scratch / str(number), self.inputs.task.max_length
+        files, task = self.scratch / str(number), self.inputs.task
+        length, cut = task.max_length, task.truncation
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
-            deployed.deploy(self.folder(number, engine), model, tokenizer, engine, length, files)
+            deployed.deploy(
+                self.folder(number, engine), model, tokenizer, engine, length, files, cut
+            )
 
     def add_trial(self, run: RunRecord, number: int) -> None:
         """Write the model of a finished trial of a run of these inputs."""

@@ -119,6 +119,31 @@ def work(
 
 
 @app.command()
+def lengths(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.py", help="A file as `run` takes it.")],
+    name: Name = "study",
+    max_length: Annotated[
+        list[int], typer.Option(help="Tokens at which texts are cut off; may be repeated.")
+    ] = [512, 256, 128, 64],  # noqa: B006
+    device: Device = "auto",
+) -> None:
+    """Show what a study's teacher is worth at several lengths of its texts; nothing is searched."""
+    from objectives.device import quiet_libraries
+    from objectives.workbench.lengths import lengths as at_lengths
+
+    quiet_libraries()
+    read = load_study(study, name)
+    heads = ("length", "truncation", "cut off", "tokens", "seconds", read.task.metric, "95%")
+    typer.echo("{:>7} {:>10} {:>8} {:>7} {:>8} {:>10} {:>15}".format(*heads))
+    for row in at_lengths(read.task, read.teacher, max_length, device=device):
+        low, high = row.interval
+        typer.echo(
+            f"{row.max_length:7} {row.truncation:>10} {row.cut_off:8.1%} {row.tokens:7.1f} "
+            f"{row.seconds:8.2f} {row.metric:10.4f} {low:7.4f}-{high:.4f}"
+        )
+
+
+@app.command()
 def status(
     run: Annotated[
         Path | None,

@@ -162,7 +162,9 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
     if tokenizer.is_fast:
         file = "onnx/model_int8.onnx" if "int8" in inputs else "onnx/model.onnx"
         longest = int(run.definition["task.max_length"])
-        stage = stage_of(folder, file, tokenizer, longest)
+        stage = stage_of(
+            folder, file, tokenizer, longest, run.definition.get("task.truncation", "head")
+        )
         write_classifier(folder, [stage], labels_of(model), **settings_of(model))
         notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes

@@ -17,7 +17,18 @@ from optuna.distributions import FloatDistribution
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoTokenizer, BertForSequenceClassification, pipeline
 
-from maskfront import CellSearch, FisherSearch, Stage, Study, Task, Teacher, export, launch
+from maskfront import (
+    Beside,
+    CellSearch,
+    FisherSearch,
+    Mas,
+    Stage,
+    Study,
+    Task,
+    Teacher,
+    export,
+    launch,
+)
 from objectives.delivery.classify import Classifier
 from objectives.errors import UserError
 from objectives.measures.bootstrap import resampled_metrics
@@ -31,6 +42,7 @@ from objectives.training.losses import prediction_loss, task_loss
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
+from orchestrator.identity import definition_of
 from reports.cascades import cascades_of
 from tests.conftest import FILLERS, planted_rows
 
@@ -254,3 +266,22 @@ def test_a_label_that_no_train_row_has_is_named() -> None:
     assert list(odd_labels(text)) == []
     (note,) = odd_labels(replace(text, roles={**text.roles, "train": without}))
     assert note.startswith("label 'food' has no train rows, but other rows (alpha ")
+
+
+def test_thresholds_and_truncation_decide_a_study_of_each_task(study: Study) -> None:
+    other = replace(study.task, name="other", truncation="head+tail")
+    both = replace(
+        study,
+        task=replace(study.task, thresholds="half"),
+        method=Mas(),
+        space={},
+        first=(),
+        trials=1,
+        beside=(Beside(task=other, teacher=study.teacher),),
+    )
+    said = definition_of(both, "text", "model", beside={"other": ("text", "model")})
+    own = {name: value for name, value in said.items() if "threshold" in name or "trunc" in name}
+    assert own == {
+        "beside.other.thresholds": "selection",
+        "beside.other.truncation": "head+tail",
+    }

@@ -1,7 +1,5 @@
 """Thresholds of several labels against all that there are."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -325,6 +325,23 @@ def test_labels_that_the_teacher_does_not_know(
     assert not (tmp_path / "runs").exists()
 
 
+def test_lengths_are_told_before_anything_is_searched(
+    write_study: WriteStudy, tmp_path: Path
+) -> None:
+    asked = ("--max-length", 8, "--max-length", 16, "--device", "cpu")
+    done = maskfront("lengths", write_study(), *asked, cwd=tmp_path)
+    head, *rows = (line.split() for line in done.stdout.splitlines() if "%" in line)
+    assert head[:2] == ["length", "truncation"]
+    assert [row[:2] for row in rows] == [
+        ["16", "head"],
+        ["16", "head+tail"],
+        ["8", "head"],
+        ["8", "head+tail"],
+    ]
+    assert rows[0][2] != rows[2][2] == rows[3][2]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_another_architecture_is_named(write_study: WriteStudy, tmp_path: Path) -> None:
     folder = write_classifier("albert", tmp_path / "albert", ["happy", "neutral", "sad"])
     study = write_study(("checkpoint=", f"checkpoint={folder!r} or "))

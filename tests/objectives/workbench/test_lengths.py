@@ -1,0 +1,126 @@
+"""Long texts: what is left of them, and what a teacher is worth at each length."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from maskfront import Task, Teacher, lengths
+from objectives.delivery.deployed import answers_to, opened
+from objectives.delivery.exported import load_model
+from objectives.errors import UserError
+from objectives.measures.evaluate import metric_of, predict
+from objectives.session import Session
+from objectives.students.bert.exporting import save_model
+from objectives.students.bert.pretrained import load_tokenizer
+from objectives.text.task import Examples, tokenise
+from objectives.workbench.inputs import read_inputs
+from objectives.workbench.workbench import prepare
+from tests.any_classifiers import write_classifier
+from tests.conftest import planted_rows
+from tests.orchestrator.test_several_labels import task as several_task
+
+
+def pairs() -> object:
+    return planted_rows().map(lambda row: {"other": row["text"]})
+
+
+@pytest.fixture(scope="module")
+def classifier(
+    tmp_path_factory: pytest.TempPathFactory, tiny_bert: str, planted_task: Task
+) -> Path:
+    """The tiny BERT, fine-tuned on the tiny task."""
+    folder = tmp_path_factory.mktemp("fine-tuned")
+    teacher = Teacher(checkpoint=tiny_bert, epochs=6, learning_rate=3e-3)
+    inputs = read_inputs(planted_task, teacher)
+    save_model(prepare(inputs, Session(cache=folder / "cache")).problem.teacher, folder)
+    inputs.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("length", [8, 11, 16])
+def test_a_long_text_keeps_a_quarter_of_the_room_for_its_head(
+    tiny_bert: str, tmp_path: Path, length: int
+) -> None:
+    rows = Examples([(text,) for text in planted_rows()["text"]], np.zeros(400, int))
+    for folder in (tiny_bert, write_classifier("xlnet", tmp_path / "xlnet")):
+        tokenizer = load_tokenizer(folder)
+        whole = tokenise(rows, "select", tokenizer, 512)
+        split = tokenise(rows, "select", tokenizer, length, "head+tail")
+        assert 0 < split.truncated < 400
+        first, last = length // 4, length - length // 4
+        for mine, all_of_it in (
+            (split.input_ids, whole.input_ids),
+            (split.token_type_ids, whole.token_type_ids),
+        ):
+            for own, text in zip(mine, all_of_it, strict=True):
+                cut = [*text[:first], *text[-last:]]
+                assert list(own) == (cut if len(text) > length else list(text))
+
+
+def test_a_teacher_is_told_at_each_length_and_way(classifier: Path, planted_task: Task) -> None:
+    teacher = Teacher(checkpoint=str(classifier))
+    rows = list(lengths(planted_task, teacher, (8, 24, 900), device="cpu"))
+    ways = [(row.max_length, row.truncation) for row in rows]
+    assert ways == [(24, "head"), (8, "head"), (8, "head+tail")]
+    whole, *cut = rows
+    assert whole.cut_off == 0
+    assert {row.cut_off for row in cut} == {cut[0].cut_off}
+    assert cut[0].cut_off > 0.5
+    for row in rows:
+        own = replace(planted_task, max_length=row.max_length, truncation=row.truncation)
+        inputs = read_inputs(own, teacher)
+        select = inputs.split("select")
+        model = load_model(classifier)
+        logits = predict(model, select, "cpu")
+        assert row.tokens == select.lengths.mean() <= row.max_length
+        assert row.metric == metric_of(logits, select, "accuracy")
+        assert row.interval[0] <= row.metric <= row.interval[1]
+        assert row.seconds > 0
+    assert whole.metric > cut[0].metric
+    agreeing = list(lengths(replace(planted_task, metric="agreement"), teacher, (24, 8)))
+    assert agreeing[0].metric == 1
+    assert agreeing[1].metric < 1
+
+
+def test_two_texts_and_several_labels_and_no_classifier(tiny_bert: str, planted_task: Task) -> None:
+    teacher = Teacher(checkpoint=tiny_bert, epochs=1)
+    both = replace(planted_task, data=pairs, text=("text", "other"))
+    assert [row.truncation for row in lengths(both, teacher, (16,), device="cpu")] == ["head"]
+    several = several_task(thresholds="selection")
+    assert 0 <= next(lengths(several, teacher, (16,), device="cpu")).metric <= 1
+    with pytest.raises(UserError, match=r"Teacher\.answers has no tokens"):
+        next(lengths(planted_task, Teacher(answers="said")))
+    with pytest.raises(UserError, match=r"max_length is 900; .* takes 1 to"):
+        next(lengths(planted_task, teacher, (900,)))
+    wanted = "truncation is 'head[+]tail'; it must be head, or of one text head[+]tail with max_len"
+    for wrong in ({"text": ("text", "other")}, {"max_length": 7}):
+        with pytest.raises(UserError, match=wanted):
+            replace(planted_task, truncation="head+tail", **wrong)
+
+
+@pytest.mark.slow
+def test_what_answers_without_torch_reads_head_and_tail_too(
+    classifier: Path, planted_task: Task, tmp_path: Path
+) -> None:
+    from objectives.engines.onnx_model import write_onnx
+
+    task = replace(planted_task, max_length=9, truncation="head+tail")
+    inputs = read_inputs(task, Teacher(checkpoint=str(classifier)))
+    model = load_model(classifier)
+    write_onnx(model, tmp_path / "model.onnx")
+    served = opened(
+        tmp_path, "model.onnx", model, inputs.tokenizer, task.max_length, task.truncation
+    )
+    assert json.loads((tmp_path / "classifier.json").read_text())["stages"][0]["max_length"] == 9
+    select = inputs.split("select")
+    assert select.truncated
+    said = answers_to(served, [text for (text,) in inputs.text.roles["select"].texts])
+    torch.testing.assert_close(
+        torch.from_numpy(said), predict(model, select, "cpu"), rtol=1e-3, atol=1e-4
+    )
+    bench = prepare(inputs, Session(cache=tmp_path / "cache"))
+    assert bench.problem.train.truncation == bench.heldout.truncation == "head+tail"
