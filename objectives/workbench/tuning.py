@@ -27,11 +27,11 @@ FineTune = Callable[[Mapping[str, Any], Report], tuple[PreTrainedModel, float]]
 def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrainedModel]) -> None:
     """Leave in the cache what `choose` makes the teacher of the study, where whoever loads it looks
     for it; if one is there already, nothing happens. Only one process at a time may."""
-    teacher, text = inputs.teacher, inputs.text
+    teacher, text, task = inputs.teacher, inputs.text, inputs.task
     (checkpoint,) = teacher.checkpoints
     tokenizer = pretrained.load_tokenizer(checkpoint)
     train, select = (
-        tokens_of(text.roles[role], role, tokenizer, inputs.task.max_length)
+        tokens_of(text.roles[role], role, tokenizer, task.max_length, task.truncation)
         for role in ("train", "select")
     )
 
