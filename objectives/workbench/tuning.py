@@ -31,7 +31,7 @@ def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrain
     (checkpoint,) = teacher.checkpoints
     tokenizer = pretrained.load_tokenizer(checkpoint)
     train, select = (
-        tokens_of(text.roles[role], role, tokenizer, inputs.task.max_length)
+        tokens_of(text.roles[role], role, tokenizer, inputs.task.max_length, inputs.task.truncation)
         for role in ("train", "select")
     )
 
