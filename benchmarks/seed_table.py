@@ -122,8 +122,13 @@ def members_of(space: str, stages: tuple[Stage, ...]) -> list[SearchMethod]:
 
 
 def rows_of(bench: Workbench, space: str, steps: tuple[int, int], seed: int) -> Iterator[Row]:
-    """What each member of the population of a space comes to."""
+    """What each member of the population of a space comes to.
+
+    Stage n takes the rows in the order of `seed` + n: no two seeds share one here, and `whole`
+    has those of the last two steps.
+    """
     problem, begun = bench.problem, time.process_time()
+    seed = len(FOUR_STEPS) * seed + (2 if space == WHOLE else 0)
     members = members_of(space, four_steps(len(problem.train), steps))
     found = type(members[0]).search(members, problem, seed=seed, progress=SilentProgress())
     outcomes = list(found)
