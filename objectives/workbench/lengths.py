@@ -55,7 +55,7 @@ def lengths(
 
     Args:
         task: the texts; its own `max_length` and `truncation` count for nothing.
-        teacher: one or several checkpoints.
+        teacher: one or several checkpoints; its `trials` count for nothing.
         max_lengths: in tokens. Those that the teacher does not take are left out, unless all are.
         device: "auto", "cpu", "cuda" or "cuda:N".
 
@@ -69,10 +69,13 @@ def lengths(
         raise UserError("Teacher.answers has no tokens to be cut off; name a checkpoint")
     longest = min(filter(None, map(longest_of, teacher.checkpoints)), default=max(max_lengths))
     known = [length for length in max_lengths if length <= longest] or list(max_lengths)
+    teacher = replace(teacher, trials=0)
     inputs = read_inputs(replace(task, max_length=min(known), truncation="head"), teacher)
     first: Tensor | None = None
     ways: tuple[Truncation, ...] = ("head", "head+tail") if len(task.columns) == 1 else ("head",)
     for length, way in product(sorted(known, reverse=True), ways):
+        if way != "head" and length < 8:  # see `Task.truncation`
+            continue
         own = replace(inputs, task=replace(task, max_length=length, truncation=way))
         select, metric = own.split("select"), task.metric
         if way != "head" and not select.truncated:

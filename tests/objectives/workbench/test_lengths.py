@@ -87,9 +87,11 @@ def test_a_teacher_is_told_at_each_length_and_way(classifier: Path, planted_task
 
 
 def test_two_texts_and_several_labels_and_no_classifier(tiny_bert: str, planted_task: Task) -> None:
-    teacher = Teacher(checkpoint=tiny_bert, epochs=1)
+    teacher = Teacher(checkpoint=tiny_bert, epochs=1, trials=2)
     both = replace(planted_task, data=pairs, text=("text", "other"))
     assert [row.truncation for row in lengths(both, teacher, (16,), device="cpu")] == ["head"]
+    short = lengths(planted_task, teacher, (7,), device="cpu")
+    assert [(row.max_length, row.truncation) for row in short] == [(7, "head")]
     several = several_task(thresholds="selection")
     assert 0 <= next(lengths(several, teacher, (16,), device="cpu")).metric <= 1
     with pytest.raises(UserError, match=r"Teacher\.answers has no tokens"):
