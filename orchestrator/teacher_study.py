@@ -19,7 +19,7 @@ from objectives.workbench.teacher import Teacher
 from objectives.workbench.tuning import FineTune, tune
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import knobs_of, storage_of
-from orchestrator.runs.records import TEACHER_OF, TUNED
+from orchestrator.runs.records import DEFINITION, TEACHER_OF, TUNED
 from orchestrator.sampler import make_sampler
 from orchestrator.study import Study
 
@@ -83,15 +83,16 @@ def _opened(study: Study, outer: optuna.Study) -> optuna.Study:
         pruner=MedianPruner(n_startup_trials=3, n_warmup_steps=2),  # two trials have no median
         load_if_exists=True,
     )
-    trials = known.get_trials(deepcopy=False)
+    trials, definition = known.get_trials(deepcopy=False), outer.user_attrs[DEFINITION]
     known.sampler = make_sampler(
         study.seed, len(trials), 1, name=lambda seed: TPESampler(seed=seed, n_startup_trials=4)
     )
-    if (trials or known.user_attrs) and known.user_attrs.get(TEACHER_OF) != study.name:
+    if (trials or known.user_attrs) and known.user_attrs.get(DEFINITION) != definition:
         raise RunError(
             f"the storage has another study '{known.study_name}', which is to tune the teacher of "
             f"'{study.name}'; give yours another name"
         )
+    known.set_user_attr(DEFINITION, definition)
     known.set_user_attr(TEACHER_OF, study.name)
     if not trials:
         places = ("learning_rate", "epochs", "batch_size", "warmup")

@@ -136,9 +136,9 @@ def scripted_losses(monkeypatch: pytest.MonkeyPatch, *losses: list[float]) -> No
     monkeypatch.setattr(teacher_study, "tune", tune)
 
 
-def outer_of(study: Study, storage: str) -> optuna.Study:
+def outer_of(study: Study, storage: str, **more: int) -> optuna.Study:
     outer = optuna.create_study(storage=storage, study_name=study.name, directions=["maximize"] * 2)
-    outer.set_user_attr("definition", {"name": study.name})
+    outer.set_user_attr("definition", {"name": study.name, **more})
     return outer
 
 
@@ -166,6 +166,10 @@ def test_no_finite_loss_and_another_study_of_the_name_are_refused(
     url, session = f"sqlite:///{tmp_path}/a.db", Session(cache=tmp_path)
     outer = outer_of(tuned, url)
     with pytest.raises(UserError, match=r"finite loss; lower Teacher.learning_rate, now 0.001"):
+        teacher_study.tune_teacher(tuned, outer, None, session)  # type: ignore[arg-type]
+    optuna.delete_study(study_name="tiny", storage=url)
+    outer = outer_of(tuned, url, seed=2)
+    with pytest.raises(RunError, match="another study 'tiny-teacher'"):
         teacher_study.tune_teacher(tuned, outer, None, session)  # type: ignore[arg-type]
     for directions in (["minimize"], ["minimize", "minimize"]):
         other = replace(tuned, name=f"of{len(directions)}")
