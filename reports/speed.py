@@ -197,6 +197,8 @@ def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
         )
     bert = data.answering(data.split("train"), session, fine_tune=False).bert
     assert bert is not None
+    if run.unpruned.thresholds:
+        bert.config.thresholds = [*run.unpruned.thresholds.values()]
     return bert
 
 

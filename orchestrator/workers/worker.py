@@ -341,7 +341,6 @@ class Worker:
     def _scored(self, found: SearchResult, bench: Workbench) -> Scored:
         answers = bench.answers(found.model, found.architecture)
         score = bench.score(found.model, found.architecture, answers)
-        found.model.config.__dict__.pop("thresholds", None)  # those of where it began
         if score.thresholds:
             found.model.config.thresholds = [*score.thresholds.values()]
         problem = bench.problem

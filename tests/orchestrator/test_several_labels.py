@@ -231,6 +231,7 @@ def test_a_classifier_of_several_labels_teaches_without_labels_and_no_single_one
     model = BertForSequenceClassification.from_pretrained(
         tiny_bert, problem_type="multi_label_classification", **names
     )
+    model.config.thresholds = [0.1, 0.2]  # those of another task
     model.save_pretrained(tmp_path / "several")
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "several")
     teacher = Teacher(checkpoint=str(tmp_path / "several"))
@@ -239,6 +240,7 @@ def test_a_classifier_of_several_labels_teaches_without_labels_and_no_single_one
         Session(cache=tmp_path / "cache"),
     )
     assert bench.unpruned.metric == 1
+    assert not hasattr(bench.problem.teacher.config, "thresholds")
     said = bench.teacher_answers["select"]
     assert np.array_equal(bench.select.labels, (said > 0).numpy().astype(np.int8))
     with pytest.raises(UserError, match=r"gives a text several labels .*, and the task has one"):

@@ -97,6 +97,7 @@ def load_classifier(
         dtype=torch.float32,
         **renamed,
     )
+    model.config.__dict__.pop("thresholds", None)  # each study chooses its own
     return model
 
 
