@@ -44,6 +44,7 @@ from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
 from orchestrator.identity import definition_of
 from reports.cascades import cascades_of
+from reports.speed import inputs_of, teacher_of
 from tests.conftest import FILLERS, planted_rows
 
 WORDS = {"joy": "happy", "grief": "sad", "toast": "food"}
@@ -186,6 +187,8 @@ def test_texts_with_several_labels_from_launch_to_answers(study: Study, tmp_path
     assert "micro_f1" in page
     assert "by\nthose that the other four fifths" in page
     assert run.definition["task.thresholds"] == "selection"
+    teacher = teacher_of(run, study, inputs_of(run, study))
+    assert teacher.config.thresholds == list(run.unpruned.thresholds.values())
     with pytest.raises(RunError, match="a cascade needs one label a text"):
         run.cascade(tmp_path / "cascade", study)
     for trial in (cells, cut):
