@@ -101,8 +101,8 @@ _RANGES: dict[str, Callable[[Any], bool]] = {
     "in (0, 1)": lambda value: 0 < value < 1,
 }
 
+# Cached, for a launch asks a thousand times.
 _types: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
-# A launch asks a thousand times.
 
 
 class Checked:

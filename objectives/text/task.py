@@ -106,11 +106,7 @@ class Task:
             max_length=(self.max_length >= 3, ">= 3, with two special tokens"),
             heldout=(self.heldout_split is not None or self.heldout >= 1, ">= 1"),
             truncation=(
-                self.truncation == "head"
-                or (
-                    (self.truncation, len(self.columns)) == ("head+tail", 1)
-                    and self.max_length >= 8
-                ),
+                self.truncation == "head" or self.may_keep_tails(self.max_length),
                 "head, or of one text head+tail with max_length >= 8",
             ),
             separator=(self.separator != "", "one sign or more"),
@@ -216,6 +212,10 @@ class Task:
     def regression(self) -> bool:
         """Whether the labels are numbers, not classes."""
         return self.metric == "pearson_spearman"
+
+    def may_keep_tails(self, max_length: int) -> bool:
+        """Whether a text cut off at so many tokens can keep its tail."""
+        return len(self.columns) == 1 and max_length >= 8
 
     @property
     def own_thresholds(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -72,9 +73,8 @@ def lengths(
     teacher = replace(teacher, trials=0)
     inputs = read_inputs(replace(task, max_length=min(known), truncation="head"), teacher)
     first: Tensor | None = None
-    ways: tuple[Truncation, ...] = ("head", "head+tail") if len(task.columns) == 1 else ("head",)
-    for length, way in product(sorted(known, reverse=True), ways):
-        if way != "head" and length < 8:  # see `Task.truncation`
+    for length, way in product(sorted(known, reverse=True), get_args(Truncation)):
+        if way != "head" and not task.may_keep_tails(length):
             continue
         own = replace(inputs, task=replace(task, max_length=length, truncation=way))
         select, metric = own.split("select"), task.metric

@@ -16,7 +16,16 @@ from transformers import BertForSequenceClassification, PreTrainedModel, PreTrai
 from objectives.cache import atomic_write, content_key, made_anew
 from objectives.combining.members import CONFIDENCE
 from objectives.device import Precision, autocast, matmul_dtype, to_device
-from objectives.errors import UserError, check_ranges, check_types, first_line
+from objectives.errors import (
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ShareBelowOne,
+    UserError,
+    check_ranges,
+    check_types,
+    first_line,
+)
 from objectives.measures.bootstrap import Interval, resampled_metrics
 from objectives.measures.evaluate import answers_of
 from objectives.metric import Labels, Metric, metric_value
@@ -65,39 +74,30 @@ class Teacher:
     the file's that is called as the task's. Its cost is not known: reports show that of ratio 1."""
     answers_as: Literal["probabilities", "logits", "labels"] = "probabilities"
     """What the answers are; of a task of numbers they are numbers whatever this says."""
-    smoothing: float = 0.1
+    smoothing: ShareBelowOne = 0.1
     """Of hard labels: this share of the probability is spread evenly over all of them (Szegedy et
     al. 2016). In [0, 1)."""
-    epochs: int = 3
+    epochs: PositiveInt = 3
     """Passes over the train split. >= 1."""
-    batch_size: int = 32
+    batch_size: PositiveInt = 32
     """Sequences in a batch. >= 1."""
-    learning_rate: float = 5e-5
+    learning_rate: PositiveFloat = 5e-5
     """Peak of AdamW's rate, > 0: it rises linearly for `warmup`, then falls linearly to 0."""
-    warmup: float = field(default=0.1, metadata=LATER)
+    warmup: ShareBelowOne = field(default=0.1, metadata=LATER)
     """Share of the steps. In [0, 1)."""
     precision: Precision = "auto"
     """Of the matmuls of the fine-tuning. "auto" is bfloat16 where the device has instructions for
     it, else float32."""
-    trials: int = field(default=0, metadata=LATER)
+    trials: NonNegativeInt = field(default=0, metadata=LATER)
     """How often a launch fine-tunes it to find epochs, batch_size, learning_rate and warmup, first
     those that are set here: an Optuna study of its own, "NAME-teacher", which minimises the loss on
     the selection split. 0 takes them as they are."""
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_ranges(
-            self,
-            smoothing=(0 <= self.smoothing < 1, "in [0, 1)"),
-            epochs=(self.epochs >= 1, ">= 1"),
-            batch_size=(self.batch_size >= 1, ">= 1"),
-            learning_rate=(self.learning_rate > 0, "> 0"),
-            warmup=(0 <= self.warmup < 1, "in [0, 1)"),
-            trials=(
-                self.trials == 0 or (self.trials > 0 and self.checkpoint is not None),
-                ">= 0, and 0 for an ensemble or for answers",
-            ),
-        )
+        tunable = self.checkpoint is not None
+        wanted = ">= 0, and 0 for an ensemble or for answers"
+        check_ranges(self, trials=(tunable or not self.trials, wanted))
         if sum(map(bool, (self.checkpoint, self.ensemble, self.answers))) != 1:
             raise UserError(
                 "Teacher: name one of checkpoint (a folder or a name on the hub), ensemble "

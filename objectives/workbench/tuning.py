@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 from objectives.measures.evaluate import predict_with
 from objectives.session import Session
 from objectives.students.bert import pretrained
+from objectives.text.data import Split
 from objectives.training.losses import task_loss
 from objectives.workbench.answering import tokens_of
 from objectives.workbench.inputs import Inputs
@@ -30,13 +32,14 @@ def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrain
     teacher, text, task = inputs.teacher, inputs.text, inputs.task
     (checkpoint,) = teacher.checkpoints
     tokenizer = pretrained.load_tokenizer(checkpoint)
-    train, select = (
-        tokens_of(text.roles[role], role, tokenizer, task.max_length, task.truncation)
-        for role in ("train", "select")
-    )
+
+    @cache  # a teacher that is kept already needs no selection split
+    def split(role: str) -> Split:
+        return tokens_of(text.roles[role], role, tokenizer, task.max_length, task.truncation)
 
     @torch.no_grad()
     def loss_of(model: Reading) -> float:
+        select = split("select")
         logits = predict_with(lambda given: model(**given).logits, select, session.device)
         return float(task_loss(logits[None], torch.from_numpy(select.labels)))
 
@@ -48,8 +51,10 @@ def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrain
             report(len(losses), losses[-1])
 
         own = replace(teacher, **settings)
-        model = trained(own, checkpoint, text.label_names, tokenizer, train, session, judge)
+        model = trained(
+            own, checkpoint, text.label_names, tokenizer, split("train"), session, judge
+        )
         return model.cpu(), losses[-1]
 
     load, make = pretrained.load_classifier, lambda: choose(fine_tune)
-    fine_tuned(teacher, checkpoint, text, train, load, session=session, make=make)
+    fine_tuned(teacher, checkpoint, text, split("train"), load, session=session, make=make)
