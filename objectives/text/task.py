@@ -106,7 +106,7 @@ class Task:
             max_length=(self.max_length >= 3, ">= 3, with two special tokens"),
             heldout=(self.heldout_split is not None or self.heldout >= 1, ">= 1"),
             truncation=(
-                self.truncation == "head" or self.may_keep_tails(self.max_length),
+                self.truncation == "head" or may_keep_tails(self, self.max_length),
                 "head, or of one text head+tail with max_length >= 8",
             ),
             separator=(self.separator != "", "one sign or more"),
@@ -213,10 +213,6 @@ class Task:
         """Whether the labels are numbers, not classes."""
         return self.metric == "pearson_spearman"
 
-    def may_keep_tails(self, max_length: int) -> bool:
-        """Whether a text cut off at so many tokens can keep its tail."""
-        return len(self.columns) == 1 and max_length >= 8
-
     @property
     def own_thresholds(self) -> bool:
         """Whether each label has a threshold of its own."""
@@ -276,6 +272,11 @@ class LabelledText:
             digest.update(repr((role, list(examples.texts), examples.labels.tolist())).encode())
         digest.update(repr(more).encode() if more else b"")
         return digest.hexdigest()[:16]
+
+
+def may_keep_tails(task: Task, max_length: int) -> bool:
+    """Whether its texts, cut off at so many tokens, can keep their tails."""
+    return len(task.columns) == 1 and max_length >= 8
 
 
 def tokenise(

@@ -19,7 +19,7 @@ from objectives.measures.thresholds import cross_fitted
 from objectives.session import Session
 from objectives.students.bert.pretrained import longest as longest_of
 from objectives.text.data import Truncation
-from objectives.text.task import Task
+from objectives.text.task import Task, may_keep_tails
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 
@@ -74,7 +74,7 @@ def lengths(
     inputs = read_inputs(replace(task, max_length=min(known), truncation="head"), teacher)
     first: Tensor | None = None
     for length, way in product(sorted(known, reverse=True), get_args(Truncation)):
-        if way != "head" and not task.may_keep_tails(length):
+        if way != "head" and not may_keep_tails(task, length):
             continue
         own = replace(inputs, task=replace(task, max_length=length, truncation=way))
         select, metric = own.split("select"), task.metric
