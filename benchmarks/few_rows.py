@@ -114,12 +114,7 @@ def few(problem: Problem, per_class: int, seed: int) -> Problem:
             for one in np.unique(labels)
         ]
     )
-    some = replace(
-        train,
-        input_ids=[train.input_ids[row] for row in rows],
-        token_type_ids=[train.token_type_ids[row] for row in rows],
-        labels=labels[rows],
-    )
+    some = train.at(rows)
     answers = problem.teacher_logits[torch.from_numpy(rows)]
     return replace(problem, train=some, alpha=some, teacher_logits=answers, alpha_logits=answers)
 

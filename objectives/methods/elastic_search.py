@@ -40,11 +40,13 @@ from objectives.strategies.importance import importance_at, importance_of_studen
 from objectives.strategies.ranking import evenly, largest_fall, per_cost, redistributed
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
+from objectives.students.bert.pretrained import Classifier
 from objectives.training.losses import check_comparable
 from objectives.training.stages import Stage
 from objectives.weights.alpha import Chosen
 from objectives.weights.elastic import ElasticTraining, SharedStudent, shared_student
 from objectives.weights.independent import staged_search
+from objectives.weights.interpolated import nearest
 from objectives.weights.slices import Model, Order, along, layers_at, uniform
 
 ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+hidden")
@@ -217,13 +219,17 @@ class ElasticSearch(StagedMethod):
         except FloatingPointError as error:
             yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
             return
+        chosen = [member._choose(problem, shared) for member in members]
         yield from staged_search(
             members,
             problem,
-            Chosen([member._choose(problem, shared) for member in members]),
+            Chosen(chosen),
             seed=seed,
             progress=progress,
-            students=[shared.model] * len(members),
+            students=[
+                member.weights_for(problem, shared.model, units)
+                for member, units in zip(members, chosen, strict=True)
+            ],
             curves=[shared.curve] * len(members),
         )
 
@@ -284,6 +290,12 @@ class ElasticSearch(StagedMethod):
         ingredients |= {"depths": self.depths, "deepen": asdict(self.deepen)}
         deep = shared_student(of_wide, ingredients, prepare_depths, progress)
         return deep._replace(curve=[*wide.curve, *deep.curve])
+
+    def weights_for(
+        self, problem: Problem, trained: Classifier, units: BertArchitecture
+    ) -> Classifier:
+        """The uncut model that a trial of these units is cut from."""
+        return nearest(problem, trained, units)
 
     def _choose(self, problem: Problem, shared: SharedStudent) -> BertArchitecture:
         """The units of highest score; within t of R they end where scores fall most. Of a space

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -112,6 +112,14 @@ class Split:
         if self.several:
             return (logits > 0).to(torch.int8)
         return logits[:, 0] if self.regression else logits.argmax(-1)
+
+    def at(self, rows: NDArray[np.int64]) -> Self:
+        """The named rows alone, in this order."""
+        own = {
+            name: [getattr(self, name)[row] for row in rows]
+            for name in ("input_ids", "token_type_ids")
+        }
+        return replace(self, **own, labels=self.labels[rows])
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """The named rows as one padded batch on `device`."""

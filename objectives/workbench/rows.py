@@ -58,7 +58,7 @@ def rows_of_students(
     alpha = replace(split("alpha", roles["alpha"]), labels=splits["alpha"].labels)
     tokens, rows = split("train", train), share_of(len(train.texts), fidelity.data, session.seed)
     some = Examples([train.texts[row] for row in rows], train.labels[rows])
-    return (tokens if len(rows) == len(tokens) else _at(tokens, rows)), some, alpha
+    return (tokens if len(rows) == len(tokens) else tokens.at(rows)), some, alpha
 
 
 def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
@@ -67,15 +67,6 @@ def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
         return np.arange(rows)
     count = max(1, round(share * rows))
     return np.sort(np.random.default_rng(seed).permutation(rows)[:count])
-
-
-def _at(split: Split, rows: NDArray[np.int64]) -> Split:
-    return replace(
-        split,
-        input_ids=[split.input_ids[row] for row in rows],
-        token_type_ids=[split.token_type_ids[row] for row in rows],
-        labels=split.labels[rows],
-    )
 
 
 def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]:

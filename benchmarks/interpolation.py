@@ -1,0 +1,85 @@
+"""What weights on the way back to the teacher's are worth to large cuts of an elastic student.
+
+MiniLM-L6 is fine-tuned on a task once, and one elastic student trained at all sizes. Each ratio is
+cut from it twice: with the weights `as trained`, and from weights between these and the teacher's,
+as a trial of `ElasticSearch` does it (`objectives/weights/interpolated.py`).
+
+    OMP_NUM_THREADS=1 python -m benchmarks.interpolation --cache FOLDER [--task cola --glue FOLDER]
+        [--seeds 0 1 2] [--epochs 7]
+
+Without `--glue` the task is that of the quickstart, "tweets". Writes
+benchmarks/results/interpolation.json row by row and goes on where it was stopped; prints the means
+of the rows there. KL is the divergence from the teacher's answers in nats, agreement the share of
+rows with its label, both on the selection split and held out.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from benchmarks.elastic import elastic
+from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
+from benchmarks.tasks import search, workbench
+from maskfront import ElasticSearch
+from objectives.problem import Problem
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pretrained import Classifier
+from objectives.workbench.workbench import Workbench
+
+RATIOS = (0.98, 0.9, 0.8, 0.7, 0.6, 0.5, 0.3)
+ARMS = ("as trained", "interpolated")
+
+
+class AsTrained(ElasticSearch):
+    """The same without a way back."""
+
+    def weights_for(
+        self, problem: Problem, trained: Classifier, units: BertArchitecture
+    ) -> Classifier:
+        """Those that were trained, whatever the size."""
+        return trained
+
+
+def worth(bench: Workbench, method: ElasticSearch, seed: int) -> Row:
+    """How near a trial is to the teacher."""
+    found = search(method, bench.problem, seed)
+    answers = bench.answers(found.model, found.architecture)
+    score = bench.score(found.model, found.architecture, answers)
+    same = {
+        role: (own.argmax(-1) == bench.teacher_answers[role].argmax(-1)).float().mean().item()
+        for role, own in answers.items()
+    }
+    return {
+        "kl": score.divergence,
+        "heldout_kl": score.heldout_divergence,
+        "agreement": same["select"],
+        "heldout_agreement": same["heldout"],
+        "heldout": score.heldout_metric,
+    }
+
+
+def main() -> None:
+    """Run, or go on, and print the table."""
+    tasks = ("tweets", "sst2", "cola")
+    parser = parser_of(__doc__, tasks=tasks, seeds=(0, 1, 2), cache=True)
+    parser.add_argument("--epochs", type=float, default=7, help="of the elastic training")
+    asked = parsed(parser)
+    rows = Rows(asked.out / "interpolation.json")
+    bench = workbench(asked.task, asked.glue, asked.cache)
+    trained = elastic(asked.epochs)
+    for seed, ratio, arm in product(asked.seeds, RATIOS, ARMS):
+        key = {"task": asked.task, "seed": seed, "ratio": ratio, "arm": arm, "epochs": asked.epochs}
+        if not rows.has(key):
+            kind = AsTrained if arm == "as trained" else ElasticSearch
+            method = kind(elastic=trained.elastic, tolerance=trained.tolerance, target_ratio=ratio)
+            rows.add({**key, **worth(bench, method, seed)})
+    print_means(
+        "weights on the way back to the teacher's",
+        rows.rows,
+        ("task", "epochs", "ratio", "arm"),
+        dict.fromkeys(("kl", "heldout_kl", "agreement", "heldout_agreement"), ".4f"),
+    )
+
+
+if __name__ == "__main__":
+    main()
