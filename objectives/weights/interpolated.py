@@ -17,7 +17,7 @@ from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pretrained import Classifier
 
-_STEPS = 4  # from the trained weights to those of the beginning
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way back
 _ROWS = 256  # of alpha, that judge
 
 
@@ -33,18 +33,16 @@ def between(trained: Classifier, begun: Classifier, share: float) -> Classifier:
 
 
 def nearest(problem: Problem, trained: Classifier, units: BertArchitecture) -> Classifier:
-    """Of the uncut models from `trained` back to the student of the problem the last one before the
-    first whose cut to these units answers less like the teacher, on rows of `alpha`."""
+    """Of the uncut models from `trained` back to the student of the problem the one whose cut to
+    these units answers most like the teacher, on rows of `alpha`."""
     if problem.student_is_new:  # it does not know the task
         return trained
     rows = np.random.default_rng(0).permutation(len(problem.alpha))[:_ROWS]
     judging, wanted = problem.alpha.at(rows), problem.alpha_logits[torch.from_numpy(rows)].cpu()
     found, best = trained, -math.inf
-    for step in range(_STEPS + 1):
-        model = between(trained, problem.student, step / _STEPS)
+    for share in _SHARES:
+        model = between(trained, problem.student, share)
         smaller = cut(model.state_dict(), model.config, units)
-        near = nearness(smaller, judging, wanted, problem.device)
-        if not near > best:
-            break
-        found, best = model, near
+        if (near := nearness(smaller, judging, wanted, problem.device)) > best:
+            found, best = model, near
     return found

@@ -145,7 +145,10 @@ def compress(
             return _tried(study, knobs, left() - reserve, command, console, say)
 
         run = tried(planning.at_once(texts))
-        if more := planning.afterwards(run, texts, left() - reserve, speed):
+        for _ in range(planning.ROUNDS):
+            more = planning.afterwards(run, texts, left() - reserve, speed)
+            if not more:
+                break
             run = tried(more)
         numbers: list[int | None] = []
         for trial in run.front[:: -(-len(run.front) // _MOST) or 1]:

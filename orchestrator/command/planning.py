@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 from objectives.combining.gate import vouching
 from objectives.measures.evaluate import predict
@@ -18,7 +23,7 @@ from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.pretrained import load_classifier, load_tokenizer, read_config
 from objectives.text.task import Examples, tokenise
 from objectives.training.stages import Stage
-from orchestrator.runs.records import METHOD, RunRecord
+from orchestrator.runs.records import METHOD, FinishedTrial, RunRecord
 
 Knobs = Mapping[str, Any]
 
@@ -36,6 +41,7 @@ SPACE: Mapping[str, BaseDistribution] = {
     "cut.target_ratio": FloatDistribution(0.05, 1),
     "cells.operations[1]": CategoricalDistribution(("none", "conv5")),
     "cells.epochs": _EPOCHS,
+    "cells.recombined": IntDistribution(0, 3),
     "distilled.target_ratio": FloatDistribution(0.05, 1),
     "distilled.stages.recover.epochs": _EPOCHS,
 }
@@ -48,10 +54,14 @@ _WHOLE = 4000  # steps after which a cell hardly gains any more
 _FEWEST = 300  # steps of a cell that is worth its place
 _FEWEST_OF_CUT = 500  # steps of a distilled cut that is worth its place
 _ENOUGH = 1000  # texts from which on cells are trained
+_NEARLY = 0.7  # share of the training with which a model counts as trained
 _PLANNED = 0.8
 """Share of the seconds that are planned: a machine may be slower later than it was at first."""
 _DISTILLED = 0.25
 _SECOND_BLOCK = 1.5  # times as long as a cell of one block takes one of two
+_RECOMBINED = 3  # rows more for each text, for a cell that learns from such rows, too
+ROUNDS = 4
+"""Plans at most: each knows better than the one before how long things take here."""
 
 
 @dataclass(frozen=True)
@@ -120,25 +130,28 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
     steps = int(min(_WHOLE, seconds / step))
     if steps < _FEWEST:
         return []
-    plan: list[Knobs] = []
-    if not _had(run, cell := _cell(1, steps, train)):
-        plan.append(cell)
-        seconds -= steps * step
     # Its own pass and the one back, and the teacher's over all rows, which is kept.
-    of_cut = _BATCH * teacher * 4 * _DISTILLED
-    of_teacher = 1.5 * teacher * train
-    of_distilled = int(min(_WHOLE / 2, (seconds - of_teacher) / of_cut))
-    distilled = {
-        METHOD: "distilled",
-        "distilled.target_ratio": _DISTILLED,
-        "distilled.stages.recover.epochs": of_distilled * _BATCH / train,
-    }
-    if of_distilled >= _FEWEST_OF_CUT and not _had(run, distilled):
-        plan.append(distilled)
-        seconds -= of_distilled * of_cut + of_teacher
-    second = _cell(2, steps, train)
-    if seconds >= _SECOND_BLOCK * step * steps and not _had(run, second):
-        plan.append(second)
+    of_cut, of_teacher = _BATCH * teacher * 4 * _DISTILLED, 1.5 * teacher * train
+    of_distilled = int(min(_WHOLE / 2, (seconds - steps * step - of_teacher) / of_cut))
+    plain, recombined = (_cell(1, steps, train, copies) for copies in (0, _RECOMBINED))
+    wanted = [(plain, steps * step)]
+    if of_distilled >= _FEWEST_OF_CUT:
+        distilled = {
+            METHOD: "distilled",
+            "distilled.target_ratio": _DISTILLED,
+            "distilled.stages.recover.epochs": of_distilled * _BATCH / train,
+        }
+        wanted.append((distilled, of_distilled * of_cut + of_teacher))
+    wanted.append((recombined, steps * step + _RECOMBINED * train * teacher))
+    if (alone := _had(run, plain)) and (more := _had(run, recombined)):
+        pays = more.result.worth > alone.result.worth
+        second = _cell(2, steps, train, _RECOMBINED * pays)
+        wanted.append((second, _SECOND_BLOCK * steps * step))
+    plan: list[Knobs] = []
+    for knobs, takes in wanted:
+        if takes <= seconds and not _had(run, knobs):
+            plan.append(knobs)
+            seconds -= takes
     return plan
 
 
@@ -163,25 +176,29 @@ def _cut(ratio: float) -> Knobs:
     return {METHOD: "cut", "cut.target_ratio": ratio}
 
 
-def _cell(blocks: int, steps: int, train: int) -> Knobs:
+def _cell(blocks: int, steps: int, train: int, recombined: int = 0) -> Knobs:
     return {
         METHOD: "cells",
         "cells.operations[1]": "conv5" if blocks == 2 else "none",
-        "cells.epochs": steps * _BATCH / train,
+        "cells.recombined": recombined,
+        "cells.epochs": steps * _BATCH / (train * (1 + recombined)),
     }
 
 
 def _steps(knobs: Knobs, train: int) -> float:
     """Of a cell, 0 of another model."""
-    return float(knobs.get("cells.epochs", 0)) * train / _BATCH
+    rows = train * (1 + int(knobs.get("cells.recombined", 0)))
+    return float(knobs.get("cells.epochs", 0)) * rows / _BATCH
 
 
 def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
-    """Of the cell of one block that trained longest; None if there is none."""
+    """Of the cell of one block that trained longest on the texts alone; None if there is none."""
     taken = [
         (_steps(trial.knobs, train), trial.seconds)
         for trial in run.finished
-        if trial.knobs.get("cells.operations[1]") == "none" and trial.seconds is not None
+        if trial.knobs.get("cells.operations[1]") == "none"
+        and not trial.knobs["cells.recombined"]
+        and trial.seconds is not None
     ]
     if not taken:
         return None
@@ -189,15 +206,14 @@ def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
     return seconds / steps
 
 
-def _had(run: RunRecord, knobs: Knobs) -> bool:
-    """Whether a finished trial was the same, and trained nearly as long."""
-    return any(
-        trial.knobs.keys() == knobs.keys()
-        and all(
-            trial.knobs[name] >= 0.8 * value
+def _had(run: RunRecord, knobs: Knobs) -> FinishedTrial | None:
+    """The first finished trial that was the same, and trained nearly as long."""
+    for trial in run.finished:
+        if trial.knobs.keys() == knobs.keys() and all(
+            trial.knobs[name] >= _NEARLY * value
             if name.endswith("epochs")
             else trial.knobs[name] == value
             for name, value in knobs.items()
-        )
-        for trial in run.finished
-    )
+        ):
+            return trial
+    return None

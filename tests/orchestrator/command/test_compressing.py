@@ -244,9 +244,9 @@ def test_more_texts_than_can_be_answered_are_left_out() -> None:
     assert planning.affordable(90_000, 10.0) == 1000
 
 
-def finished(knobs: Mapping[str, Any], seconds: float) -> Any:
+def finished(knobs: Mapping[str, Any], seconds: float, worth: float = 0.0) -> Any:
     """A trial as the plan sees it."""
-    return SimpleNamespace(knobs=dict(knobs), seconds=seconds)
+    return SimpleNamespace(knobs=dict(knobs), seconds=seconds, result=SimpleNamespace(worth=worth))
 
 
 def run_of(*trials: Any) -> Any:
@@ -259,31 +259,40 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     train = planning.Sizes.of(texts).train
     tried, cut = planning.at_once(texts)
     assert (tried["method"], cut["method"]) == ("cells", "cut")
-    run = run_of(finished(tried, seconds=20))  # a tenth of a second a step
+    begun = finished(tried, seconds=20)  # a tenth of a second a step
 
-    def plan(seconds: float) -> list[tuple[str, float]]:
-        found = planning.afterwards(run, texts, seconds, teacher=0.002)
-        epochs = [
-            next(value for name, value in one.items() if name.endswith("epochs")) for one in found
-        ]
+    def plan(seconds: float, *had: Any) -> list[tuple[str, int, float]]:
+        found = planning.afterwards(run_of(begun, *had), texts, seconds, teacher=0.002)
         return [
-            (str(one["method"]), round(own * train / 32))
-            for one, own in zip(found, epochs, strict=True)
+            (
+                str(one["method"]),
+                copies := int(one.get("cells.recombined", 0)),
+                round(epochs * train * (1 + copies) / 32),
+            )
+            for one in found
+            for epochs in (value for name, value in one.items() if name.endswith("epochs"))
         ]
 
+    cell, distilled, recombined = ("cells", 0, 4000), ("distilled", 0, 2000), ("cells", 3, 4000)
     assert plan(10) == []
-    assert plan(50) == [("cells", 400)]
-    assert plan(600) == [("cells", 4000), ("distilled", 992)], "the teacher's own pass is 16.5 s"
-    assert plan(5000) == [("cells", 4000), ("distilled", 2000), ("cells", 4000)]
+    assert plan(50) == [("cells", 0, 400)]
+    assert plan(600) == [cell, ("distilled", 0, 992)], "the teacher's own pass is 16.5 s"
+    assert plan(5000) == [cell, distilled, recombined]
 
-    def advised(own: Any) -> str:
-        return " ".join(planning.advice(own, texts))
+    def advised(*had: Any) -> str:
+        return " ".join(planning.advice(run_of(begun, *had), texts))
 
-    assert "with more minutes" in advised(run)
-    whole = run_of(*(finished(one, 400) for one in planning.afterwards(run, texts, 5000, 0.002)))
-    assert planning.afterwards(whole, texts, 5000, 0.002) == [], "what was done is not done again"
-    assert advised(whole) == ""
-    assert "with 1,000 texts or more" in " ".join(planning.advice(run, 200))
+    first = planning.afterwards(run_of(begun), texts, 5000, 0.002)
+    had = [finished(one, 400) for one in first]
+    assert "with more minutes" in advised()
+    assert advised(*had) == ""
+    assert plan(5000, *had) == [cell], "two blocks learn as one block does best"
+    had[-1] = finished(first[-1], 400, worth=1.0)
+    assert plan(5000, *had) == [recombined]
+    [last] = planning.afterwards(run_of(begun, *had), texts, 5000, 0.002)
+    assert last["cells.operations[1]"] == "conv5"
+    assert plan(5000, *had, finished(last, 600)) == [], "what was done is not done again"
+    assert "with 1,000 texts or more" in " ".join(planning.advice(run_of(begun), 200))
 
 
 def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], Rows]:
