@@ -26,7 +26,7 @@ from objectives.students.cells.cell_classifier import CellForSequenceClassificat
 from objectives.students.cells.genotype import Genotype, check_position_wise
 from objectives.students.cells.graph import Node
 from objectives.text.data import Batch
-from objectives.training.recombined import with_recombined
+from objectives.training.noised import with_noised
 from objectives.training.teacher_states import keep_states
 from objectives.weights.cells import finished, new_cell, taught_loss
 from objectives.weights.independent import not_finite
@@ -56,10 +56,10 @@ class CellSearch(CellMethod):
     or "none"."""
     epochs: float = 8
     """Passes over the train split. > 0, or 0 with `shared`."""
-    recombined: NonNegativeInt = 0
-    """Rows more for each train row, made of parts of others, which the teacher answers: for little
-    text about topics or moods; where grammar counts they do harm. >= 0; above 0 the teacher must be
-    a BERT. A pass reads these rows, too."""
+    noised: NonNegativeInt = 0
+    """Copies of each train row with 30% of its tokens drawn anew, which the teacher answers and a
+    pass reads, too: for topics and moods; for grammar they do harm. >= 0; above 0 the teacher must
+    be a BERT."""
     hidden_weight: float = 0.0
     """Weight of the hidden states beside the logits: each block learns, through a map of its own,
     what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0; 0 where
@@ -119,7 +119,7 @@ class CellSearch(CellMethod):
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Hidden states and answers to new rows are those of a BERT."""
         super().check_shapes(student, teacher)
-        if self.hidden_weight or self.recombined:
+        if self.hidden_weight or self.noised:
             _ = teacher.hidden_size
 
     @classmethod
@@ -128,7 +128,7 @@ class CellSearch(CellMethod):
     ) -> Iterator[Outcome]:
         """Train the student of each member in turn, from nothing or from what the run shares."""
         one, taken = members[0], None
-        problem = with_recombined(problem, one.recombined, seed, progress)
+        problem = with_noised(problem, one.noised, seed, progress)
         if one.shared is not None:
             try:
                 base = replace(one.genotype, operations=(), nodes=())

@@ -41,7 +41,7 @@ SPACE: Mapping[str, BaseDistribution] = {
     "cut.target_ratio": FloatDistribution(0.05, 1),
     "cells.operations[1]": CategoricalDistribution(("none", "conv5")),
     "cells.epochs": _EPOCHS,
-    "cells.recombined": IntDistribution(0, 3),
+    "cells.noised": IntDistribution(0, 3),
     "distilled.target_ratio": FloatDistribution(0.05, 1),
     "distilled.stages.recover.epochs": _EPOCHS,
 }
@@ -59,7 +59,7 @@ _PLANNED = 0.8
 """Share of the seconds that are planned: a machine may be slower later than it was at first."""
 _DISTILLED = 0.25
 _SECOND_BLOCK = 1.5  # times as long as a cell of one block takes one of two
-_RECOMBINED = 3  # rows more for each text, for a cell that learns from such rows, too
+_NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
 ROUNDS = 4
 """Plans at most: each knows better than the one before how long things take here."""
 
@@ -133,7 +133,7 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
     # Its own pass and the one back, and the teacher's over all rows, which is kept.
     of_cut, of_teacher = _BATCH * teacher * 4 * _DISTILLED, 1.5 * teacher * train
     of_distilled = int(min(_WHOLE / 2, (seconds - steps * step - of_teacher) / of_cut))
-    plain, recombined = (_cell(1, steps, train, copies) for copies in (0, _RECOMBINED))
+    plain, noised = (_cell(1, steps, train, copies) for copies in (0, _NOISED))
     wanted = [(plain, steps * step)]
     if of_distilled >= _FEWEST_OF_CUT:
         distilled = {
@@ -142,10 +142,10 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
             "distilled.stages.recover.epochs": of_distilled * _BATCH / train,
         }
         wanted.append((distilled, of_distilled * of_cut + of_teacher))
-    wanted.append((recombined, steps * step + _RECOMBINED * train * teacher))
-    if (alone := _had(run, plain)) and (more := _had(run, recombined)):
+    wanted.append((noised, steps * step + _NOISED * train * teacher))
+    if (alone := _had(run, plain)) and (more := _had(run, noised)):
         pays = more.result.worth > alone.result.worth
-        second = _cell(2, steps, train, _RECOMBINED * pays)
+        second = _cell(2, steps, train, _NOISED * pays)
         wanted.append((second, _SECOND_BLOCK * steps * step))
     plan: list[Knobs] = []
     for knobs, takes in wanted:
@@ -176,18 +176,18 @@ def _cut(ratio: float) -> Knobs:
     return {METHOD: "cut", "cut.target_ratio": ratio}
 
 
-def _cell(blocks: int, steps: int, train: int, recombined: int = 0) -> Knobs:
+def _cell(blocks: int, steps: int, train: int, noised: int = 0) -> Knobs:
     return {
         METHOD: "cells",
         "cells.operations[1]": "conv5" if blocks == 2 else "none",
-        "cells.recombined": recombined,
-        "cells.epochs": steps * _BATCH / (train * (1 + recombined)),
+        "cells.noised": noised,
+        "cells.epochs": steps * _BATCH / (train * (1 + noised)),
     }
 
 
 def _steps(knobs: Knobs, train: int) -> float:
     """Of a cell, 0 of another model."""
-    rows = train * (1 + int(knobs.get("cells.recombined", 0)))
+    rows = train * (1 + int(knobs.get("cells.noised", 0)))
     return float(knobs.get("cells.epochs", 0)) * rows / _BATCH
 
 
@@ -197,7 +197,7 @@ def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
         (_steps(trial.knobs, train), trial.seconds)
         for trial in run.finished
         if trial.knobs.get("cells.operations[1]") == "none"
-        and not trial.knobs["cells.recombined"]
+        and not trial.knobs["cells.noised"]
         and trial.seconds is not None
     ]
     if not taken:

@@ -137,7 +137,7 @@ def test_a_modernbert_is_fine_tuned_and_teaches_cells(study: Study, tmp_path: Pa
         (ElasticSearch(), "learns from the inside of the teacher"),
         (AdaBert(), "learns from the inside of the teacher"),
         (CellSearch(hidden_weight=1), "learns from the inside of the teacher"),
-        (CellSearch(recombined=1), "learns from the inside of the teacher"),
+        (CellSearch(noised=1), "learns from the inside of the teacher"),
     ],
 )
 def test_a_method_that_needs_a_bert_s_inside_is_refused_before_anything_is_written(

@@ -156,9 +156,7 @@ def test_what_makes_no_model_is_refused() -> None:
         CellSearch(nodes=(Node((1,), ("conv5",)),))
 
 
-def test_recombined_rows_are_learnt_from(problem: Problem) -> None:
+def test_noised_rows_are_learnt_from(problem: Problem) -> None:
     method = CellSearch(width=16, operations=("conv3",), epochs=1, batch_size=16)
-    plain, more = (
-        search_alone(replace(method, recombined=copies), problem).curve for copies in (0, 2)
-    )
+    plain, more = (search_alone(replace(method, noised=copies), problem).curve for copies in (0, 2))
     assert int(more[-1]["step"]) > 2 * int(plain[-1]["step"])

@@ -266,18 +266,18 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
         return [
             (
                 str(one["method"]),
-                copies := int(one.get("cells.recombined", 0)),
+                copies := int(one.get("cells.noised", 0)),
                 round(epochs * train * (1 + copies) / 32),
             )
             for one in found
             for epochs in (value for name, value in one.items() if name.endswith("epochs"))
         ]
 
-    cell, distilled, recombined = ("cells", 0, 4000), ("distilled", 0, 2000), ("cells", 3, 4000)
+    cell, distilled, noised = ("cells", 0, 4000), ("distilled", 0, 2000), ("cells", 3, 4000)
     assert plan(10) == []
     assert plan(50) == [("cells", 0, 400)]
     assert plan(600) == [cell, ("distilled", 0, 992)], "the teacher's own pass is 16.5 s"
-    assert plan(5000) == [cell, distilled, recombined]
+    assert plan(5000) == [cell, distilled, noised]
 
     def advised(*had: Any) -> str:
         return " ".join(planning.advice(run_of(begun, *had), texts))
@@ -288,7 +288,7 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     assert advised(*had) == ""
     assert plan(5000, *had) == [cell], "two blocks learn as one block does best"
     had[-1] = finished(first[-1], 400, worth=1.0)
-    assert plan(5000, *had) == [recombined]
+    assert plan(5000, *had) == [noised]
     [last] = planning.afterwards(run_of(begun, *had), texts, 5000, 0.002)
     assert last["cells.operations[1]"] == "conv5"
     assert plan(5000, *had, finished(last, 600)) == [], "what was done is not done again"

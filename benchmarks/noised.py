@@ -1,13 +1,13 @@
-"""What rows that are put together of others give a cell: the same steps with them and without.
+"""What copies of train rows with words drawn anew give a cell: equal steps with and without.
 
 MiniLM-L6 is fine-tuned on a task once. A cell of two convolutions learns from its answers to the
-train rows, or to these and `CellSearch.recombined` more for each of them.
+train rows, or to these and `CellSearch.noised` copies of each, three words in ten drawn anew.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.recombined --cache FOLDER [--text]
+    OMP_NUM_THREADS=1 python -m benchmarks.noised --cache FOLDER [--text]
         [--task sst2|cola --glue FOLDER] [--seeds 0 1 2] [--steps 4000] [--copies 0 3]
 
 Without `--glue` the task is that of the quickstart, "tweets"; with `--text` students learn from
-text without labels, too. Writes benchmarks/results/recombined.json row by row and goes on where it
+text without labels, too. Writes benchmarks/results/noised.json row by row and goes on where it
 was stopped; prints the means of the rows there. KL is the divergence from the teacher's answers in
 nats, on the selection split and held out; seconds are those of the processor, without the teacher's
 answers, which a run makes once.
@@ -21,7 +21,7 @@ from benchmarks.harness import Rows, parsed, parser_of, print_means
 from benchmarks.tasks import kept, measure, workbench
 from maskfront import CellSearch
 from objectives.progress import SilentProgress
-from objectives.training.recombined import with_recombined
+from objectives.training.noised import with_noised
 
 BATCH = 32
 
@@ -33,20 +33,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--copies", nargs="+", type=int, default=[0, 3])
     asked = parsed(parser)
-    rows = Rows(asked.out / "recombined.json")
+    rows = Rows(asked.out / "noised.json")
     bench = workbench(asked.task, asked.glue, asked.cache, all_text=asked.text)
     there = len(bench.problem.train)
     for seed, copies in product(asked.seeds, asked.copies):
         key = {"task": asked.task, "rows": there, "copies": copies, "seed": seed}
         key["steps"] = asked.steps
         if not rows.has(key):
-            with_recombined(bench.problem, copies, seed, SilentProgress())
+            with_noised(bench.problem, copies, seed, SilentProgress())
             epochs = asked.steps * BATCH / (there * (1 + copies))
-            found = measure(bench, CellSearch(recombined=copies, epochs=epochs), seed)
+            found = measure(bench, CellSearch(noised=copies, epochs=epochs), seed)
             names = ("kl", "heldout_kl", "select", "heldout", "processor_seconds")
             rows.add({**key, **kept(found, *names)})
     print_means(
-        "a cell with recombined rows and without",
+        "a cell with noised rows and without",
         rows.rows,
         ("task", "rows", "steps", "copies"),
         {
