@@ -7,6 +7,7 @@ scikit-learn, huggingface-hub.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,10 +38,10 @@ _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _WORDS = SIZES["vocab_size"] - len(_SPECIAL)
 
 
-def make_checkpoint(folder: Path) -> str:
-    """A classifier with a tokenizer that knows the words of `texts`."""
+def make_checkpoint(folder: Path, **sizes: int) -> str:
+    """A classifier, of other `sizes` than MiniLM's if given, and a tokenizer of the words of `texts`."""
     torch.manual_seed(0)
-    config = BertConfig(**SIZES, num_labels=LABELS)
+    config = BertConfig(**{**SIZES, **sizes}, num_labels=LABELS)
     BertForSequenceClassification(config).save_pretrained(folder)
     words = [*_SPECIAL, *(f"w{number}" for number in range(_WORDS))]
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -48,10 +49,11 @@ def make_checkpoint(folder: Path) -> str:
     return str(folder)
 
 
-def texts(rows: int) -> Dataset:
-    """So many, each word one token; a label for each."""
+def texts(rows: int, lengths: Sequence[int] = TOKENS) -> Dataset:
+    """So many, each word one token; a label for each. `lengths` are the shortest, quantiles at
+    equal distances and the longest."""
     generator = np.random.default_rng(0)
-    tokens = np.interp(generator.random(rows), np.linspace(0, 1, len(TOKENS)), TOKENS)
+    tokens = np.interp(generator.random(rows), np.linspace(0, 1, len(lengths)), lengths)
     numbers = [generator.integers(_WORDS, size=round(length) - 2) for length in tokens]
     words = [" ".join(f"w{number}" for number in some) for some in numbers]
     labels = [str(label) for label in generator.integers(LABELS, size=rows)]
@@ -65,13 +67,14 @@ def make_problem(
     *,
     train: int = 320,
     alpha: int = 320,
+    lengths: Sequence[int] = TOKENS,
     cache: Path | None = None,
 ) -> Problem:
     """So many rows to learn from, cut off at `length` tokens."""
     scored = 64
     task = Task(
         name="made up",
-        data=partial(texts, train + alpha + 2 * scored),
+        data=partial(texts, train + alpha + 2 * scored, lengths),
         max_length=length,
         train=train,
         alpha=alpha,
