@@ -39,7 +39,7 @@ _WORDS = SIZES["vocab_size"] - len(_SPECIAL)
 
 
 def make_checkpoint(folder: Path, **sizes: int) -> str:
-    """A classifier, of other `sizes` than MiniLM's if given, and a tokenizer of the words of `texts`."""
+    """A classifier, of these `sizes` in place of MiniLM's, and a tokenizer of words of `texts`."""
     torch.manual_seed(0)
     config = BertConfig(**{**SIZES, **sizes}, num_labels=LABELS)
     BertForSequenceClassification(config).save_pretrained(folder)
