@@ -33,7 +33,7 @@ ARMS = ("as trained", "interpolated")
 class AsTrained(ElasticSearch):
     """The same without a way back."""
 
-    def weights_for(
+    def _weights_for(
         self, problem: Problem, trained: Classifier, units: BertArchitecture
     ) -> Classifier:
         """Those that were trained, whatever the size."""

@@ -227,7 +227,7 @@ class ElasticSearch(StagedMethod):
             seed=seed,
             progress=progress,
             students=[
-                member.weights_for(problem, shared.model, units)
+                member._weights_for(problem, shared.model, units)
                 for member, units in zip(members, chosen, strict=True)
             ],
             curves=[shared.curve] * len(members),
@@ -291,7 +291,7 @@ class ElasticSearch(StagedMethod):
         deep = shared_student(of_wide, ingredients, prepare_depths, progress)
         return deep._replace(curve=[*wide.curve, *deep.curve])
 
-    def weights_for(
+    def _weights_for(
         self, problem: Problem, trained: Classifier, units: BertArchitecture
     ) -> Classifier:
         """The uncut model that a trial of these units is cut from."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -115,7 +115,7 @@ class Split:
 
     def at(self, rows: NDArray[np.int64]) -> Self:
         """The named rows alone, in this order."""
-        own = {
+        own: dict[str, Any] = {
             name: [getattr(self, name)[row] for row in rows]
             for name in ("input_ids", "token_type_ids")
         }

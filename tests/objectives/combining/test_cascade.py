@@ -116,7 +116,10 @@ def test_the_bound_is_clopper_and_pearsons() -> None:
     assert enough(0.99, 100) is None  # 100 of 100 rows say 0.970 alone
 
 
-@pytest.mark.parametrize("share", [0.9, 0.95, 0.98])
+_SLOW = [pytest.param(share, marks=pytest.mark.slow) for share in (0.9, 0.98)]
+
+
+@pytest.mark.parametrize("share", [0.95, *_SLOW])
 def test_the_gate_holds_on_rows_that_chose_nothing(share: float) -> None:
     """Of 200 draws of the choosing rows at most 5% and some luck end below the gate."""
     below = 0

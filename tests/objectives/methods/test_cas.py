@@ -56,6 +56,7 @@ def test_what_is_negative_is_refused(name: str) -> None:
         replace(QUICK, **{name: -1})
 
 
+@pytest.mark.slow
 def test_it_forgets_less_than_without_its_penalty(problem: Problem) -> None:
     """In the mean over seeds, which differ in the order of rows and in all that is drawn."""
     means = []

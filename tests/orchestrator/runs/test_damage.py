@@ -53,6 +53,7 @@ def test_a_trial_without_what_says_what_it_is_is_damaged(folder: Path) -> None:
     assert damages(folder / "gone", []) == [], "all of it was deleted on purpose"
 
 
+@pytest.mark.slow
 def test_every_cut_of_every_file_is_noticed(folder: Path) -> None:
     for file in files(folder):
         whole = file.read_bytes()
