@@ -139,7 +139,9 @@ def _data_names(task: Task) -> dict[str, str]:
         return {what: names[split] for what, split in of_splits.items() if split}
     function = getattr(data, "__name__", type(data).__name__)
     name = _end_of_path(data) if isinstance(data, str) else f"{function}()"
-    return {"data": " ".join(filter(None, [name, task.subset]))}
+    named = {"data": " ".join(filter(None, [name, task.subset]))}
+    more = task.unlabelled_split
+    return named if more is None else {**named, "unlabelled data": f"split {more}"}
 
 
 def _end_of_path(name: str) -> str:

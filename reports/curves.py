@@ -1,10 +1,12 @@
-"""Learning curves of trials, thinned to what a screen shows."""
+"""Learning curves of trials, thinned to what a screen shows; and whether what was learnt holds on
+other rows."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from statistics import median_low
 
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
@@ -12,6 +14,10 @@ from orchestrator.runs.trial_files import read_curve
 
 _LEAST, _MOST, _ALL = 16, 60, 12_000
 """Points kept of a curve, whose stages share them, and of all curves of a run."""
+_GAP = 2.0
+"""Divergence on other rows over that on rows learnt from, above which more text is advised."""
+_LEAST_FAR = 1e-4
+"""A divergence below which there is nothing to mend."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,21 @@ def read_curves(run: RunRecord) -> dict[int, Curve]:
     folder = RunFolder(run.folder)
     rows = {trial.number: read_curve(folder.trial(trial.number)) for trial in run.finished}
     return {number: Curve(own) for number, own in rows.items() if own}
+
+
+def gap_note(run: RunRecord) -> str | None:
+    """What to do where the middle one of the front's models is much further from the teacher on the
+    selection rows than on those that it learnt from; None where that is not known to be so."""
+    worths = [(one.result.divergence, one.result.train_divergence) for one in run.front]
+    gaps = [(far / near, near, far) for far, near in worths if near and far and far > _LEAST_FAR]
+    if len(run.finished) < 2 or not gaps or (middle := median_low(gaps))[0] < _GAP:
+        return None
+    more = "more text" if "unlabelled data" in run.sources else "text"
+    return (
+        "the models answer like the teacher on the rows that they learnt from (divergence "
+        f"{middle[1]:.2g}), less so on others ({middle[2]:.2g}): give them {more} without labels, "
+        "Task.from_files(unlabelled_file=...)"
+    )
 
 
 def points_each(curves: int) -> int:

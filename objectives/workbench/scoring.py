@@ -42,6 +42,8 @@ class Score(Worth):
     """`Architecture.sizes`: how much is left of each layer."""
     thresholds: Mapping[str, float]
     """The probability above which each label is there, by its name; none where that is 0.5."""
+    train_divergence: float | None = None
+    """The same on rows that it learnt from; None of the teacher, who did not learn from itself."""
 
 
 def answers_of(
@@ -63,13 +65,16 @@ def score_of(
     labels: Sequence[str] = (),
     **sizes: Any,
 ) -> Score:
-    """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select" and
-    "heldout"; `labels` are those that have thresholds of their own, `sizes` the fields of a `Score`
-    that say what the model costs."""
+    """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select",
+    "heldout" and maybe "train"; `labels` are those that have thresholds of their own, `sizes` the
+    fields of a `Score` that say what the model costs."""
     judged, found = answers, list[float]()
     if labels:
         judged, found = less_thresholds(answers, splits["select"], metric)
-    worth = {role: metric_with_interval(judged[role], splits[role], metric) for role in splits}
+    worth = [
+        metric_with_interval(judged[role], splits[role], metric) for role in ("select", "heldout")
+    ]
     far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
     sizes["thresholds"] = dict(zip(labels, found, strict=True))
-    return Score(*worth["select"], *worth["heldout"], far["select"], far["heldout"], **sizes)
+    sizes["train_divergence"] = far.get("train")
+    return Score(*worth[0], *worth[1], far["select"], far["heldout"], **sizes)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -38,6 +39,9 @@ from objectives.workbench.scoring import Score, answers_of, score_of
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import answers_of_words, worth_of_words
 
+_LEARNT = 256
+"""Train rows on which students are compared with their teacher."""
+
 
 @dataclass(frozen=True, eq=False)
 class Workbench:
@@ -46,10 +50,13 @@ class Workbench:
     problem: Problem
     select: Split
     heldout: Split
+    learnt: Split
+    """A few rows of `Problem.train`, to tell what a student knows by heart."""
     texts: Mapping[str, Examples]
-    """The text of "select" and "heldout", for models of a smaller vocabulary."""
+    """The text of "select", "heldout" and "train", which is that of `learnt`, for models of a
+    smaller vocabulary."""
     teacher_answers: Mapping[str, Tensor]
-    """Logits (rows, C) of the teacher on "select" and "heldout", in float32."""
+    """Logits (rows, C) of the teacher on the same, in float32."""
     engine: Engine
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
@@ -73,7 +80,8 @@ class Workbench:
     """Of the other tasks, by their names."""
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
-        """Logits (rows, C) float32 of the student on "select" and "heldout", in the engine."""
+        """Logits (rows, C) float32 of the student on "select", "heldout" and "train", whose rows
+        are those of `learnt`, in the engine."""
         return answers_of(self.engine, model, self._judging(architecture), self.problem.device)
 
     def score(
@@ -96,7 +104,7 @@ class Workbench:
         return score_of(
             self.answers(model, architecture) if answers is None else answers,
             self.teacher_answers,
-            {"select": self.select, "heldout": self.heldout},
+            self._splits,
             self.metric,
             self.labels,
             params=measured["params"],
@@ -118,9 +126,13 @@ class Workbench:
         pieces = family_for(architecture).vocabulary(architecture)
         return self.tokenizer if pieces is None else self.problem.vocabulary.tokenizer_of(pieces)
 
+    @property
+    def _splits(self) -> dict[str, Split]:
+        return {"select": self.select, "heldout": self.heldout, "train": self.learnt}
+
     def _judging(self, architecture: Architecture) -> dict[str, Split]:
-        """The selection and the held-out split in the tokens of such a model."""
-        splits = {"select": self.select, "heldout": self.heldout}
+        """The same splits in the tokens of such a model."""
+        splits = self._splits
         tokenizer = self.tokenizer_of(architecture)
         if tokenizer is not self.tokenizer:
             for role, split in splits.items():
@@ -188,6 +200,8 @@ def prepare(
     teacher_logits = answering.said(train, texts, "train")
     check_answers(inputs.teacher, teacher_logits)
     train = train.answered(teacher_logits)
+    some = np.random.default_rng(0).permutation(len(train))[:_LEARNT]
+    learnt = Examples([texts.texts[row] for row in some], train.labels[some])
     worth = (
         partial(score, metric=inputs.task.metric, own_thresholds=bool(labels))
         if objective == "metric"
@@ -216,8 +230,9 @@ def prepare(
         ),
         select=splits["select"],
         heldout=splits["heldout"],
-        texts={role: inputs.text.roles[role] for role in JUDGING},
-        teacher_answers={role: answers[role] for role in JUDGING},
+        learnt=train.at(some),
+        texts={**{role: inputs.text.roles[role] for role in JUDGING}, "train": learnt},
+        teacher_answers={**{r: answers[r] for r in JUDGING}, "train": teacher_logits[some]},
         engine=engine,
         metric=inputs.task.metric,
         tokenizer=inputs.tokenizer,

@@ -19,6 +19,7 @@ from orchestrator.workers.launch_options import Backend, LaunchOptions
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.worker import Callback
 from orchestrator.workers.worker_pool import default_workers, launch_workers
+from reports.curves import gap_note
 from reports.page.following import Following
 
 
@@ -107,6 +108,8 @@ def launch(
         raise
     if report:
         following.end(record)
+    if (gap := gap_note(record)) is not None:
+        say(console, gap)
     return Run(**vars(record))
 
 

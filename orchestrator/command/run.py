@@ -36,14 +36,14 @@ class Run(RunRecord):
         Returns:
             Columns: number, state, one for each knob, metric (on the selection split),
             heldout_metric, divergence (from the teacher, on the selection split),
-            heldout_divergence, cost (in the unit of the study), ratio, flops, params, seconds,
-            feasible (it met its budget) and front (no other beats it). What a trial does not have
-            is missing (NaN).
+            heldout_divergence, train_divergence (on rows that it learnt from), cost (in the unit of
+            the study), ratio, flops, params, seconds, feasible (it met its budget) and front (no
+            other beats it). What a trial does not have is missing (NaN).
         """
         import pandas as pd
 
         front = {trial.number for trial in self.front}
-        worth = ("metric", "heldout_metric", "divergence", "heldout_divergence")
+        worth = ("metric", "heldout_metric", "divergence", "heldout_divergence", "train_divergence")
         columns = (*worth, "cost", "ratio", "flops", "params")
         rows = [
             {

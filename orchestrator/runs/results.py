@@ -46,6 +46,9 @@ class Measured:
     """From the teacher's answers on the selection split: KL in nats, of numbers the mean squared
     difference. None in a run of an earlier version, which did not measure it."""
     heldout_divergence: float | None = None
+    train_divergence: float | None = None
+    """The same on 256 rows that it learnt from; None where it learnt nothing, and in a run of an
+    earlier version."""
     widths: Mapping[str, tuple[int, ...]]
     """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
     BERT's kinds of units are called as in `objectives.students.bert.architecture.Widths`."""

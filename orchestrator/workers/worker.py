@@ -341,6 +341,8 @@ class Worker:
     def _scored(self, found: SearchResult, bench: Workbench) -> Scored:
         answers = bench.answers(found.model, found.architecture)
         score = bench.score(found.model, found.architecture, answers)
+        if not found.curve:  # trained on nothing
+            score = replace(score, train_divergence=None)
         if score.thresholds:
             found.model.config.thresholds = [*score.thresholds.values()]
         problem = bench.problem

@@ -125,4 +125,5 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
 
 def _measured(model: Measured) -> dict[str, Any]:
     worth = ("metric", "heldout_metric", "interval", "heldout_interval", "divergences")
-    return {name: getattr(model, name) for name in (*worth, "ratio", "sizes")}
+    far = ("divergence", "train_divergence")
+    return {name: getattr(model, name) for name in (*worth, *far, "ratio", "sizes")}

@@ -202,7 +202,10 @@ async function drawCurve(card, trial) {
   const names = Object.keys(trial.curve);
   const height = 60 + 110 * names.length;
   const plot = make("div", { class: "plot", id: "curve", style: `height: ${height}px` });
-  card.append(make("h4", {}, "Learning curves"), plot);
+  card.append(make("h4", {}, "Learning curves"));
+  if (trial.train_divergence != null) card.append(make("p", {},
+    `Divergence from the teacher at the end: ${short(trial.train_divergence)} on rows that the student learnt from, ${short(trial.divergence)} on others (selection split).`));
+  card.append(plot);
   const front = (await draw("front")).layout;
   if (!plot.isConnected) return; // another card was opened meanwhile
   const axis = { gridcolor: front.xaxis.gridcolor, zeroline: false, automargin: true };

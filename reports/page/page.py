@@ -22,7 +22,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import size_text
 from orchestrator.runs.run_folder import RunFolder
 from reports.cascades import cascades_of
-from reports.curves import read_curves
+from reports.curves import gap_note, read_curves
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
 from reports.figures.cascades import add_cascades, pair_text
@@ -108,6 +108,7 @@ def _part(together: Overlay, place: int) -> dict[str, Any]:
         "place": place,
         "name": together.names[place],
         "record": run,
+        "notes": (*run.notes, *filter(None, [gap_note(run)])),
         "view": view,
         "answer": answer(view),
         "counts": Counter(map(state_text, run.trials)),

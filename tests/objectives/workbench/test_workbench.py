@@ -38,16 +38,23 @@ from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.pretrained import load_tokenizer, take_outputs
 from objectives.text.data import Split
 from objectives.text.roles import load
-from objectives.text.task import Task
+from objectives.text.task import Task, tokenise
 from objectives.training import teacher_states
 from objectives.workbench import scoring
+from objectives.workbench.fidelity import Fidelity
 from objectives.workbench.inputs import read_inputs
+from objectives.workbench.scoring import Score
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
 from tests.conftest import MARKERS, TINY, graded_rows, planted_rows
 from tests.objectives.conformance import RecordingProgress, random_states
 
 LABELS = sorted(MARKERS.values())
+
+
+def judged(score: Score) -> Score:
+    """Without the rows that a student learns from: the teacher's own score has no such number."""
+    return replace(score, train_divergence=None)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +177,9 @@ def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workben
     problem = workbench.problem
     assert workbench.flops.shape == problem.shape == TINY
     assert workbench.unpruned.flops == problem.budget.full == Flops(TINY, 24).full
-    assert workbench.score(problem.student, BertArchitecture.full(TINY)) == workbench.unpruned
+    assert (
+        judged(workbench.score(problem.student, BertArchitecture.full(TINY))) == workbench.unpruned
+    )
 
 
 def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
@@ -318,7 +327,7 @@ def test_f1_is_that_of_the_tasks_class_1_whatever_the_outputs_of_the_teacher(
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
     assert saved.config.id2label == {0: "happy", 1: "sad"}
     assert saved.config.label2id == {"happy": 0, "sad": 1}
-    assert bench.score(saved, whole) == bench.unpruned
+    assert judged(bench.score(saved, whole)) == bench.unpruned
 
 
 def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
@@ -421,10 +430,10 @@ def test_numbers_are_learnt_from_task_to_score(
 
     whole = BertArchitecture.full(problem.shape)
     model = cut(problem.student.state_dict(), problem.student.config, whole)
-    assert bench.score(model, whole) == bench.unpruned
+    assert judged(bench.score(model, whole)) == bench.unpruned
     model.save_pretrained(tmp_path / "cut")
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
-    assert bench.score(saved, whole) == bench.unpruned
+    assert judged(bench.score(saved, whole)) == bench.unpruned
     with torch.no_grad():
         saved.classifier.bias += 0.5
     shifted = bench.score(saved, whole)
@@ -451,8 +460,10 @@ def test_the_divergence_is_measured_of_the_answers_that_are_scored(
     problem = bench.problem
     model = cut(problem.student.state_dict(), problem.student.config, half)
     score = bench.score(model, half)
-    assert passes[:2] == passes[4:] == [bench.select, bench.heldout], "then alpha and train"
-    found = {"divergence": bench.select, "heldout_divergence": bench.heldout}
+    scored = [bench.select, bench.heldout, bench.learnt]
+    assert (passes[:2], passes[4:]) == (scored[:2], scored), "between them alpha and train"
+    names = ("divergence", "heldout_divergence", "train_divergence")
+    found = dict(zip(names, scored, strict=True))
     for name, split in found.items():
         logits = [predict(one, split, "cpu") for one in (model, problem.teacher)]
         assert getattr(score, name) == pytest.approx(divergence(*logits, split), rel=1e-4)
@@ -606,6 +617,28 @@ def test_students_learn_from_text_without_labels_and_the_teacher_does_not(
         assert torch.equal(mine, theirs)
     assert benches[0].unpruned == benches[1].unpruned
     assert "unlabelled 140" in benches[1].notes[0]
+
+
+def test_the_rows_on_which_overfitting_shows_are_any_that_students_learn_from(
+    checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tokens, their text and what the teacher says of them, cut as the fidelity says."""
+    monkeypatch.setattr("objectives.workbench.workbench._LEARNT", 80)
+    task = replace(planted_task, train=100, unlabelled_split="train")
+    inputs, short = read_inputs(task, Teacher(checkpoint=checkpoint)), Fidelity(max_length=8)
+    bench, again = (prepare(inputs, Session(cache=tmp_path), fidelity=short) for _ in range(2))
+    learnt, train = bench.learnt, {tuple(row) for row in bench.problem.train.input_ids}
+    assert learnt.input_ids == again.learnt.input_ids
+    assert {tuple(row) for row in learnt.input_ids} < train
+    assert (
+        len(learnt)
+        == 80
+        > sum(row in bench.problem.train.input_ids[:100] for row in learnt.input_ids)
+    )
+    read = tokenise(bench.texts["train"], "train", bench.tokenizer, learnt.max_length)
+    assert read.input_ids == learnt.input_ids
+    said = predict(bench.problem.teacher, learnt, "cpu")
+    torch.testing.assert_close(bench.teacher_answers["train"], said)
 
 
 def test_text_without_labels_has_the_numbers_that_the_teacher_says(

@@ -147,6 +147,29 @@ def test_a_click_on_a_point_opens_its_card(
 
 
 @pytest.mark.slow
+def test_learning_curves_say_how_far_the_student_is_on_rows_that_it_learnt_from_and_others(
+    tmp_path: Path, open_tab: OpenTab
+) -> None:
+    run = many_run(2)
+    assert run.trials[0].result is not None
+    result = replace(run.trials[0].result, divergence=0.028, train_divergence=0.00801)
+    run = replace(run, trials=(replace(run.trials[0], result=result), run.trials[1]))
+    folder = RunFolder(tmp_path / "run")
+    folder.artifacts.mkdir(parents=True)
+    store_run(folder, run)
+    tab = open_tab()
+    page = tab.open_report(write_report([read_run(folder.path)], tmp_path / "report.html"))
+    page.select_option("#pick", "0 0")
+    text = page.locator("#card").inner_text()
+    assert "at the end: 0.008010 on rows that the student learnt from, 0.02800 on others" in text
+    page.select_option("#pick", "0 1")
+    text = page.locator("#card").inner_text()
+    assert "Learning curves" in text
+    assert "learnt from" not in text, "as of a run of an earlier version"
+    assert tab.seen == []
+
+
+@pytest.mark.slow
 def test_a_link_leads_to_the_file_whatever_the_folder_is_called(
     tmp_path: Path, open_tab: OpenTab
 ) -> None:
