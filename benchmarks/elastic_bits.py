@@ -10,18 +10,16 @@ have so many bits of weights and of embeddings; inputs of few bits have 8.
 
 Without `--glue` the task is that of the quickstart, "tweets". Writes
 benchmarks/results/elastic_bits.json and goes on where it was stopped; prints the means of the rows
-there. KL is the mean divergence from the teacher's answers on the selection split, in nats; seconds
-are those of the processor, of the training.
+there. KL is the mean divergence from the teacher's answers on the selection split, in nats.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from itertools import product
 
 from benchmarks.harness import Rows, parsed, parser_of, print_means
-from benchmarks.tasks import kept, measure, search, teacher_row, workbench
+from benchmarks.tasks import kept, measure, teacher_row, workbench
 from maskfront import ElasticSearch
 from objectives.methods.elastic_search import ELASTIC
 
@@ -45,15 +43,12 @@ def main() -> None:
         if sum(common.items() <= row.items() for row in rows.rows) == len(RATIOS) * len(BITS):
             continue
         method = ElasticSearch(tolerance=0.01, input_bits=8, elastic=elastic, trained_bits=drawn)
-        started = time.process_time()
-        search(method, bench.problem, seed)
-        seconds = time.process_time() - started
         for ratio, bits in product(RATIOS, BITS):
             key = {**common, "ratio": ratio, "bits": bits}
             if not rows.has(key):
                 own = replace(method, target_ratio=ratio, weight_bits=bits, embedding_bits=bits)
                 found = kept(measure(bench, own, seed), *KEPT)
-                rows.add({**key, **found, "seconds": seconds, **teacher_row(bench)})
+                rows.add({**key, **found, **teacher_row(bench)})
     print_means(
         "one training for all sizes and bits",
         rows.rows,
