@@ -234,7 +234,7 @@ class ElasticSearch(StagedMethod):
             seed=seed,
             progress=progress,
             students=[
-                member.weights_for(problem, shared.model, member.in_bits(units))
+                member.weights_for(problem, shared.model, units)
                 for member, units in zip(members, chosen, strict=True)
             ],
             curves=[shared.curve] * len(members),
@@ -304,8 +304,8 @@ class ElasticSearch(StagedMethod):
     def weights_for(
         self, problem: Problem, trained: Classifier, units: BertArchitecture
     ) -> Classifier:
-        """The uncut model that a trial of these units, in its bits, is cut from."""
-        return nearest(problem, trained, units)
+        """The uncut model that a trial of these units is cut from, chosen in the trial's bits."""
+        return nearest(problem, trained, units, self.in_bits(units))
 
     def _choose(self, problem: Problem, shared: SharedStudent) -> BertArchitecture:
         """The units of highest score; within t of R they end where scores fall most. Of a space

@@ -33,9 +33,14 @@ def between(trained: Classifier, begun: Classifier, share: float) -> Classifier:
     return model
 
 
-def nearest(problem: Problem, trained: Classifier, units: BertArchitecture) -> Classifier:
+def nearest(
+    problem: Problem,
+    trained: Classifier,
+    units: BertArchitecture,
+    in_bits: BertArchitecture | None = None,
+) -> Classifier:
     """Of the uncut models from `trained` back to the student of the problem the one whose cut to
-    these units, with their bits, answers most like the teacher, on rows of `alpha`."""
+    these units, `in_bits` if these are given, answers most like the teacher, on rows of `alpha`."""
     if problem.student_is_new:  # it does not know the task
         return trained
     rows = np.random.default_rng(0).permutation(len(problem.alpha))[:_ROWS]
@@ -43,7 +48,7 @@ def nearest(problem: Problem, trained: Classifier, units: BertArchitecture) -> C
     found, best = trained, -math.inf
     for share in _SHARES:
         model = between(trained, problem.student, share)
-        smaller = quantised(cut(model.state_dict(), model.config, units), units)
+        smaller = quantised(cut(model.state_dict(), model.config, units), in_bits or units)
         if (near := nearness(smaller, judging, wanted, problem.device)) > best:
             found, best = model, near
     return found
