@@ -2,8 +2,9 @@
 
 MiniLM-L6 is fine-tuned on a task once. `rounded`: `ElasticSearch` trains in float32 alone.
 `drawn`: each size of a step is trained in bits that are drawn with it (after MatQuant, Nair et al.
-2025). Both take equal steps of 3 sizes with 32 rows each. Then models of each ratio are cut and
-have so many bits of weights and of embeddings; inputs of few bits have 8.
+2025). Both take equal steps of 3 sizes with 32 rows each. Then models of each ratio are cut with
+the weights as they were trained, and have so many bits of weights and of embeddings; inputs of few
+bits have 8.
 
     OMP_NUM_THREADS=1 python -m benchmarks.elastic_bits --cache FOLDER [--seeds 0 1 2]
         [--task sst2 --glue FOLDER] [--epochs 10] [--trained-bits 32 8 4 2]
@@ -19,8 +20,8 @@ from dataclasses import replace
 from itertools import product
 
 from benchmarks.harness import Rows, parsed, parser_of, print_means
+from benchmarks.interpolation import AsTrained
 from benchmarks.tasks import kept, measure, teacher_row, workbench
-from maskfront import ElasticSearch
 from objectives.methods.elastic_search import ELASTIC
 
 RATIOS = (0.5, 0.3, 0.1)
@@ -42,7 +43,7 @@ def main() -> None:
         common["trained_bits"] = " ".join(map(str, drawn)) or "32"
         if sum(common.items() <= row.items() for row in rows.rows) == len(RATIOS) * len(BITS):
             continue
-        method = ElasticSearch(tolerance=0.01, input_bits=8, elastic=elastic, trained_bits=drawn)
+        method = AsTrained(tolerance=0.01, input_bits=8, elastic=elastic, trained_bits=drawn)
         for ratio, bits in product(RATIOS, BITS):
             key = {**common, "ratio": ratio, "bits": bits}
             if not rows.has(key):
