@@ -40,8 +40,8 @@ class BertMethod(SearchMethod):
         super().__post_init__()
         check_ranges(
             self,
-            input_bits=_among(self.input_bits, INPUT_BITS),
-            embedding_bits=_among(self.embedding_bits, WEIGHT_BITS),
+            input_bits=among(self.input_bits, INPUT_BITS),
+            embedding_bits=among(self.embedding_bits, WEIGHT_BITS),
         )
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
@@ -130,7 +130,7 @@ class WeightBits(BertMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, weight_bits=_among(self.weight_bits, WEIGHT_BITS))
+        check_ranges(self, weight_bits=among(self.weight_bits, WEIGHT_BITS))
 
     def idle(self) -> Mapping[str, str]:
         """Inputs are rounded where weights are."""
@@ -143,7 +143,7 @@ class WeightBits(BertMethod):
         return self._with_weight_bits(architecture, self.weight_bits)
 
 
-def _among(bits: Bits, allowed: tuple[int, ...]) -> tuple[bool, str]:
+def among(bits: Bits, allowed: tuple[int, ...]) -> tuple[bool, str]:
     """Whether these are bits that can be had, and which can."""
     known = (FULL_BITS, *allowed)
     return _each(bits) <= set(known), f"one of {', '.join(map(str, known))}"

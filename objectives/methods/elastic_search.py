@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
+from objectives.bert_method import among
 from objectives.cache import content_key
 from objectives.device import matmul_dtype
 from objectives.errors import (
@@ -40,6 +41,7 @@ from objectives.strategies.importance import importance_at, importance_of_studen
 from objectives.strategies.ranking import evenly, largest_fall, per_cost, redistributed
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
+from objectives.students.bert.packing import WEIGHT_BITS
 from objectives.students.bert.pretrained import Classifier
 from objectives.training.losses import check_comparable
 from objectives.training.stages import Stage
@@ -91,6 +93,10 @@ class ElasticSearch(StagedMethod):
     depth: float = 1.0
     """Share m of the layers that a trial keeps, one of `depths` or 1: layer floor(i / m) for each
     i < round(m layers). An R above what these hold cannot be met."""
+    trained_bits: tuple[int, ...] = ()
+    """What a size of a step computes in: one of these numbers of bits, drawn with it (32, 8, 4, 2
+    or 1) for weights and embeddings, so that trials of few `weight_bits` are trained for these;
+    inputs of few have 8. Empty: float32."""
     trained_flops_weight: NonNegativeFloat = 0.9
     """The flops_weight of the sizes that are trained. >= 0."""
     stages: tuple[Stage, ...] = ()
@@ -110,6 +116,7 @@ class ElasticSearch(StagedMethod):
                 "shares in (0, 1), rising; and none without `shares`",
             ),
             depth=(self.depth in (*self.depths, 1), "1 or one of `depths`"),
+            trained_bits=among(self.trained_bits, WEIGHT_BITS),
         )
         for space, widths in self._widths().items():
             if space not in self.spaces:
@@ -237,6 +244,8 @@ class ElasticSearch(StagedMethod):
         """The student that all trials of a run are cut from, trained by the first of them."""
         dtype = matmul_dtype(self.precision, problem.device)
         decide = ("spaces", "batch_size", "sizes", "smallest", "trained_flops_weight", "shares")
+        if self.trained_bits:
+            decide += ("trained_bits",)
         ingredients = {
             **{name: getattr(self, name) for name in decide},
             "elastic": asdict(self.elastic),
@@ -263,6 +272,7 @@ class ElasticSearch(StagedMethod):
                 batch_size=self.batch_size,
                 seed=seed,
                 dtype=dtype,
+                bits=self.trained_bits,
                 **own,
             )
 
@@ -294,8 +304,8 @@ class ElasticSearch(StagedMethod):
     def _weights_for(
         self, problem: Problem, trained: Classifier, units: BertArchitecture
     ) -> Classifier:
-        """The uncut model that a trial of these units is cut from."""
-        return nearest(problem, trained, units)
+        """The uncut model that a trial of these units is cut from, chosen in the trial's bits."""
+        return nearest(problem, trained, units, self.in_bits(units))
 
     def _choose(self, problem: Problem, shared: SharedStudent) -> BertArchitecture:
         """The units of highest score; within t of R they end where scores fall most. Of a space

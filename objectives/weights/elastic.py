@@ -5,13 +5,17 @@ their losses (after DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 202
 their rows; commit 4a646a4 has both). What is trained is one student, kept for all trials of a run;
 a model of any size is cut from it. On a CPU the sizes of a step are slices, one after another; on a
 GPU they are one batch, each row under the masks of its size, which is the same but for rounding.
+
+A size may compute in few bits that are drawn with it (after MatQuant, Nair et al. 2025): weights
+and embeddings in these, what enters the weights in 8, and gradients pass the rounding as if there
+were none. As a row's scale is that of its own slice, the sizes are then slices on a GPU, too.
 """
 
 import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForSequenceClassification
+from transformers.models.bert.modeling_bert import BertEmbeddings
 
 from objectives.cache import content_key
 from objectives.checkpoint import read_checkpoint, write_checkpoint
@@ -27,6 +32,8 @@ from objectives.device import to_device
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
+from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
+from objectives.students.bert.quantising import round_embeddings
 from objectives.text.data import Batch
 from objectives.training.population import EMBEDDINGS, Population, Trace
 from objectives.training.stage_training import StageTraining, steps_in
@@ -35,6 +42,8 @@ from objectives.training.teacher_states import keep_states
 from objectives.weights.independent import not_finite
 from objectives.weights.slices import Model, Order, row_masks, sliced, smaller
 
+INPUTS = 8
+"""Bits of what enters weights of few."""
 _LOSSES, _DRAWS = "losses", "draws"
 _WEIGHTS, _CURVE, _CHECKPOINT = "model.safetensors", "curve.json", "checkpoint.safetensors"
 _POINTS = 200
@@ -105,10 +114,12 @@ class ElasticTraining:
         seed: int,
         dtype: torch.dtype,
         taught_by: Mapping[Model, Model] | None = None,
+        bits: Sequence[int] = (),
     ):
         """`models` are those that a step draws from, by rising size; the last one is whole. Each of
         the `sizes` of a step has `batch_size` rows. `taught_by` names for each model that of the
-        student, as it is before the training, which it learns from in place of the teacher."""
+        student, as it is before the training, which it learns from in place of the teacher. `bits`
+        are those that are drawn for each size; none: it computes in float32."""
         self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
         student = copy.deepcopy(problem.student)
         student.load_state_dict(order.applied(problem.student.state_dict()))
@@ -125,6 +136,8 @@ class ElasticTraining:
             seed=seed,
         )
         self._draws = np.random.default_rng(seed)
+        self.bits = bits
+        self._embeddings = {few: _embeddings_of(student, few) for few in bits if few < FULL_BITS}
 
     def run(self, progress: Progress, checkpoint: Path) -> None:
         """Train to the end, from the `checkpoint` on if there is such a file: after each pass over
@@ -137,7 +150,7 @@ class ElasticTraining:
         done = self._resume(checkpoint, progress)
         an_epoch = steps_in(1, self.problem, self.training.batch_size)
         for step, batch in enumerate(self.training.batches(0, progress, done), start=done + 1):
-            self.step(batch, self.draw())
+            self.step(batch, self.draw(), self.draw_bits())
             progress.advance()
             if step % an_epoch == 0 or step == self.training.steps:
                 self._write(checkpoint)
@@ -167,22 +180,28 @@ class ElasticTraining:
         parts = (np.arange(self.sizes) + self._draws.random(self.sizes)) / self.sizes
         return [self.models[int(part * len(self.models))] for part in parts]
 
-    def step(self, batch: Batch, drawn: Sequence[Model]) -> None:
-        losses = self.gradients(batch, drawn)
+    def draw_bits(self) -> list[int]:
+        """The bits of each size of a step, all as often; none where there are none to draw from."""
+        return self._draws.choice(self.bits, self.sizes).tolist() if self.bits else []
+
+    def step(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> None:
+        losses = self.gradients(batch, drawn, bits)
         self.training.optimizer.step()
         self.training.measured.append({"loss": losses.mean()[None]})
 
-    def gradients(self, batch: Batch, drawn: Sequence[Model]) -> Tensor:
-        """Set the gradient of the mean loss over these sizes, which share the rows out; the loss of
-        each, (sizes,)."""
+    def gradients(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> Tensor:
+        """Set the gradient of the mean loss over these sizes, each in so many bits, which share the
+        rows out; the loss of each, (sizes,)."""
         drawn = drawn[: len(batch.rows)]
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
-        if self.problem.device == "cpu":
+        if bits or self.problem.device == "cpu":
             weights = self.population.weights
             whole = {name: torch.zeros_like(weight) for name, weight in weights.items()}
             losses = [
-                self._of_one(model, part, len(drawn), whole)
-                for model, part in zip(drawn, parts, strict=True)
+                self._of_one(model, part, len(drawn), whole, few)
+                for model, part, few in zip(
+                    drawn, parts, bits or [FULL_BITS] * len(drawn), strict=False
+                )
             ]
             for name, weight in weights.items():
                 weight.grad = whole[name]
@@ -192,10 +211,10 @@ class ElasticTraining:
         return of_all.detach()
 
     def _of_one(
-        self, model: Model, batch: Batch, sizes: int, whole: Mapping[str, Tensor]
+        self, model: Model, batch: Batch, sizes: int, whole: Mapping[str, Tensor], bits: int
     ) -> Tensor:
         """Add the gradient of one of the sizes, sliced, to the `whole`; its loss, (1,)."""
-        student = smaller(self.population, model)
+        student = self.sized(model, bits)
         trace, teacher, wanted = self._taught(batch, [model])
         logits = student.logits(batch, trace=trace)
         loss = self.training.compared(logits, trace, teacher, batch, wanted)
@@ -204,6 +223,15 @@ class ElasticTraining:
             if (own := student.weights[name].grad) is not None:  # a layer without heads has none
                 part += own
         return loss.detach()
+
+    def sized(self, model: Model, bits: int) -> Population:
+        """A student of one size that computes in so many bits, as the model that is cut from it."""
+        if bits == FULL_BITS:
+            return smaller(self.population, model)
+        layers = [bits] * len(model), [INPUTS] * len(model)
+        rounding = BertArchitecture.full(self.order.shape).with_bits(*layers, bits)
+        own = self._embeddings[bits]
+        return replace(smaller(self.population, model, (rounding,)), embeddings=own)
 
     def _of_all(self, batch: Batch, drawn: Sequence[Model], parts: Sequence[Batch]) -> Tensor:
         """The loss of each of the sizes, (sizes,), masked in one pass."""
@@ -244,3 +272,9 @@ class ElasticTraining:
     def state(self) -> dict[str, Tensor]:
         """The state of the whole student, its units where they were."""
         return self.order.reverse.applied(self.training.state(0))
+
+
+def _embeddings_of(student: BertForSequenceClassification, bits: int) -> BertEmbeddings:
+    model = copy.deepcopy(student)
+    round_embeddings(model, bits)
+    return Population.of([model]).embeddings

@@ -16,6 +16,7 @@ from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pretrained import Classifier
+from objectives.students.bert.quantising import quantised
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way back
 _ROWS = 256  # of alpha, that judge
@@ -32,9 +33,14 @@ def between(trained: Classifier, begun: Classifier, share: float) -> Classifier:
     return model
 
 
-def nearest(problem: Problem, trained: Classifier, units: BertArchitecture) -> Classifier:
+def nearest(
+    problem: Problem,
+    trained: Classifier,
+    units: BertArchitecture,
+    in_bits: BertArchitecture | None = None,
+) -> Classifier:
     """Of the uncut models from `trained` back to the student of the problem the one whose cut to
-    these units answers most like the teacher, on rows of `alpha`."""
+    these units, `in_bits` if these are given, answers most like the teacher, on rows of `alpha`."""
     if problem.student_is_new:  # it does not know the task
         return trained
     rows = np.random.default_rng(0).permutation(len(problem.alpha))[:_ROWS]
@@ -42,7 +48,7 @@ def nearest(problem: Problem, trained: Classifier, units: BertArchitecture) -> C
     found, best = trained, -math.inf
     for share in _SHARES:
         model = between(trained, problem.student, share)
-        smaller = cut(model.state_dict(), model.config, units)
+        smaller = quantised(cut(model.state_dict(), model.config, units), in_bits or units)
         if (near := nearness(smaller, judging, wanted, problem.device)) > best:
             found, best = model, near
     return found

@@ -84,20 +84,23 @@ def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
     return views
 
 
-def smaller(population: Population, model: Model) -> Population:
+def smaller(
+    population: Population, model: Model, rounding: tuple[BertArchitecture, ...] = ()
+) -> Population:
     """A student of one size that computes what the whole one does in this slice of it.
 
     Its matrices are copies in the precision of the matmuls, with gradients of their own: a gradient
     through the views would be padded with zeros to the whole size, and the weights be brought to
-    the precision in each pass anew.
+    the precision in each pass anew. With `rounding` they stay in float32, which is what a model is
+    rounded from.
     """
-    weights = {}
+    weights, dtype = {}, torch.float32 if rounding else population.matmul_dtype
     for name, view in sliced(population.weights, model).items():
         weight = view.detach()
         if weight.ndim == 3:  # a matrix, by its inputs, as `Population` has them
-            weight = weight.mT.to(population.matmul_dtype).contiguous().mT
+            weight = weight.mT.to(dtype).contiguous().mT
         weights[name] = weight.requires_grad_()
-    return replace(population, weights=weights, widths=(model,), padded=model)
+    return replace(population, weights=weights, widths=(model,), padded=model, rounding=rounding)
 
 
 def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> dict[str, Tensor]:

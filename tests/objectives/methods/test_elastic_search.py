@@ -31,6 +31,7 @@ from tests.objectives.conformance import (
     run,
     search_alone,
 )
+from tests.objectives.strategies.test_few_bits import far
 
 TRAINING = Stage(name="elastic", epochs=0.5, learning_rate=1e-3, loss="prediction+hidden")
 QUICK = ElasticSearch(
@@ -146,6 +147,21 @@ def test_training_at_all_sizes_beats_cutting_alone(fresh: Problem) -> None:
         return float((wanted.exp() * (wanted - own)).sum(-1).mean())
 
     assert divergence(trained.model) < 0.5 * divergence(cut_only.model)
+
+
+def test_models_of_few_bits_come_nearer_where_the_training_draws_their_bits(
+    fresh: Problem, tmp_path: Path
+) -> None:
+    few = {"target_ratio": 0.5, "weight_bits": 2, "embedding_bits": 2, "input_bits": 8}
+    longer = replace(BARE, elastic=replace(TRAINING, epochs=4), **few)
+    rounded, trained = (
+        far(search_alone(replace(longer, trained_bits=bits), fresh), fresh)
+        for bits in ((), (32, 2))
+    )
+    assert trained < 0.7 * rounded
+    progress = RecordingProgress()
+    run([replace(longer, trained_bits=(32, 2), weight_bits=32)], fresh, progress)
+    assert progress.steps == 0
 
 
 @pytest.mark.parametrize(
@@ -306,6 +322,7 @@ def test_dynaberts_depths_are_trained_at_each_width_after_the_widths(
         ({"spaces": ("qk",)}, "must name some of heads, ffn"),
         ({"shares": (0.5, 0.25)}, "must be shares in \\(0, 1\\], rising"),
         ({"shares": (0.5, 1.5)}, "must be shares in"),
+        ({"trained_bits": (32, 3)}, r"trained_bits is \(32, 3\); it must be one of 32, 8, 4, 2, 1"),
         ({"elastic": replace(TRAINING, quantised=True)}, "cannot search or be quantised"),
         ({"heads": (3, -1, 2)}, r"heads is \(3, -1, 2\); it must be >= 0 in each layer"),
         ({"spaces": ("ffn",), "heads": (3, 3, 2)}, "heads is set, but spaces is"),

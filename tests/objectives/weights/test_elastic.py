@@ -16,6 +16,7 @@ from objectives.progress import SilentProgress
 from objectives.strategies.importance import importance_of_student
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
+from objectives.students.bert.quantising import quantised
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss
 from objectives.training.optimisation import Schedule
@@ -67,11 +68,15 @@ def model_of(order: Order, counts: Counts) -> Model:
 
 
 def training_of(
-    problem: Problem, order: Order, models: Sequence[Model], own: Stage, sizes: int = 1
+    problem: Problem,
+    order: Order,
+    models: Sequence[Model],
+    own: Stage,
+    sizes: int = 1,
+    bits: Sequence[int] = (),
 ) -> ElasticTraining:
-    return ElasticTraining(
-        problem, order, models, own, sizes=sizes, batch_size=16, seed=0, dtype=torch.float32
-    )
+    settings = {"sizes": sizes, "batch_size": 16, "seed": 0, "dtype": torch.float32, "bits": bits}
+    return ElasticTraining(problem, order, models, own, **settings)
 
 
 @pytest.fixture
@@ -109,6 +114,43 @@ def test_a_slice_is_a_mask_is_a_cut(
     torch.testing.assert_close(of_rows, wanted[:, 1::2], atol=ATOL, rtol=0)
     found = smaller(population, model).logits(batch)
     torch.testing.assert_close(found, wanted, atol=ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("bits", [8, 2])
+def test_what_is_trained_in_few_bits_is_the_cut_model_in_these(
+    problem: Problem, order: Order, batch: Batch, counts: Counts, bits: int
+) -> None:
+    """Each row has a scale of its own units alone; embeddings and inputs are rounded, too."""
+    units = first_units(order, counts)
+    training = training_of(problem, order, [], stage(), bits=(32, bits))
+    found = training.sized(units.widths(TINY), bits).logits(batch)[0].detach()
+    small = cut(problem.student.state_dict(), problem.student.config, units)
+    packed = quantised(small, units.with_bits([bits] * 3, [8] * 3, bits))
+    with torch.no_grad():
+        apart = (found - packed(**batch.inputs).logits).abs()
+        assert apart.median() < ATOL  # where a last digit turns a code, two ways part
+        assert apart.max() < 0.1
+        assert not found.allclose(small(**batch.inputs).logits, atol=10 * ATOL)
+
+
+def test_bits_are_drawn_equally_often_and_all_weights_learn_through_them(
+    problem: Problem, order: Order, batch: Batch
+) -> None:
+    models = [model_of(order, counts) for counts in COUNTS[:3]]
+    training = training_of(problem, order, models, stage(), sizes=3, bits=(32, 8, 2))
+    drawn = torch.tensor([training.draw_bits() for _ in range(400)])
+    for few in (32, 8, 2):
+        assert (drawn == few).float().mean(0).sub(1 / 3).abs().max() < 0.1
+    whole, few = [], []
+    for bits, found in (([32] * 3, whole), ([2, 32, 8], few)):
+        found.append(training.gradients(batch, models, bits))
+        found.append(gradients(training))
+    assert (whole[0][1] - few[0][1]).abs() < ATOL
+    assert abs(whole[0][0] - few[0][0]) > 0.01
+    for name, gradient in few[1].items():
+        assert gradient.any()
+        assert not gradient.allclose(whole[1][name])
 
 
 def gradients(training: ElasticTraining) -> dict[str, Tensor]:
@@ -234,15 +276,15 @@ def test_the_whole_size_alone_is_plain_distillation(
     torch.testing.assert_close(training.population.logits(batch), wanted, atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("schedule", ["linear", "constant"])
+@pytest.mark.parametrize(("schedule", "bits"), [("linear", (32, 4, 2)), ("constant", ())])
 def test_after_a_kill_it_goes_on_from_the_last_pass_to_the_same_weights(
-    problem: Problem, order: Order, tmp_path: Path, schedule: Schedule
+    problem: Problem, order: Order, tmp_path: Path, schedule: Schedule, bits: Sequence[int]
 ) -> None:
     own = replace(stage(learning_rate=3e-3), epochs=2.5, schedule=schedule)
     models = [model_of(order, counts) for counts in reversed(COUNTS)]
 
     def trained(progress: RecordingProgress, checkpoint: Path) -> ElasticTraining:
-        training = training_of(problem, order, models, own, sizes=3)
+        training = training_of(problem, order, models, own, sizes=3, bits=bits)
         training.run(progress, checkpoint)
         return training
 
