@@ -243,9 +243,8 @@ class ElasticSearch(StagedMethod):
     def _shared(self, problem: Problem, seed: int, progress: Progress) -> SharedStudent:
         """The student that all trials of a run are cut from, trained by the first of them."""
         dtype = matmul_dtype(self.precision, problem.device)
-        decide = ("spaces", "batch_size", "sizes", "smallest", "trained_flops_weight", "shares")
-        if self.trained_bits:
-            decide += ("trained_bits",)
+        decide = ["spaces", "batch_size", "sizes", "smallest", "trained_flops_weight", "shares"]
+        decide += ["trained_bits"] if self.trained_bits else []
         ingredients = {
             **{name: getattr(self, name) for name in decide},
             "elastic": asdict(self.elastic),

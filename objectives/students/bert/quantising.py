@@ -89,7 +89,7 @@ def quantised(
     return packed
 
 
-def round_embeddings(model: PrunedBertForSequenceClassification, bits: int | None) -> None:
+def round_embeddings(model: PreTrainedModel, bits: int | None) -> None:
     """Give a model that is not quantised embeddings as these bits keep them; None leaves them."""
     if bits is not None:
         for name in ROUNDED_EMBEDDINGS:
