@@ -265,9 +265,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Model]]:
     found: list[Sequence[Model]] = []
     step = ElasticTraining.step
 
-    def noting(training: ElasticTraining, batch: Batch, models: Sequence[Model]) -> None:
+    def noting(training: ElasticTraining, batch: Batch, models: Sequence[Model], *of: Any) -> None:
         found.append(models)
-        step(training, batch, models)
+        step(training, batch, models, *of)
 
     monkeypatch.setattr(ElasticTraining, "step", noting)
     return found
