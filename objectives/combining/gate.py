@@ -4,13 +4,15 @@ To choose the cheapest of many is to choose the luckiest, too. So a third of the
 chooses the pair of models, and the others, which had no part in that, choose its threshold. Of the
 pair the thresholds are tested from the one that defers all rows downwards, until one fails: so the
 confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021). Where
-the large model itself fails, the unpruned one is tested in its place: a second test, so that in all
-at most 10% pass wrongly. A model alone is a cascade of it that defers nothing.
+the large model itself fails, the unpruned one is tested in its place, in the engine in which it is
+the cheapest by the rows that choose: a second test, so that in all at most 10% pass wrongly. A
+model alone is a cascade of it that defers nothing.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,10 +102,9 @@ def _taken(
     ranked = sorted((place[0], number) for place, number in places if place is not None)
     if not ranked:
         return None
-    first = fitted[ranked[0][1]]
-    others = (one for one in fitted if one.small is first.small and one.large.number is None)
-    whole = max(others, key=lambda one: one.large.cost, default=first)
-    for pair in (first,) if whole is first else (first, whole):
+    first, *others = (fitted[number] for _, number in ranked)
+    whole = (one for one in others if one.small is first.small and one.large.number is None)
+    for pair in (first, *islice(whole, 1)):
         found = vouched_for(pair.judged_by(~third))
         if found is None:
             continue
