@@ -33,8 +33,7 @@ SIZES = {
     "num_attention_heads": 12,
     "intermediate_size": 3072,
 }
-ROWS, BATCH, RATIO = 384, 32, 0.25
-SIZES_OF_A_STEP = ElasticSearch().sizes
+ROWS, RATIO = 384, 0.25
 STEPS_OF_STUDY, SCORED, TRIALS = 3000, 3000, 16
 """Of a study: elastic steps, rows of the selection and the held-out split, trials."""
 STATES = "keep the teacher's hidden states"

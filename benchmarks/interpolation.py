@@ -18,16 +18,16 @@ from __future__ import annotations
 from itertools import product
 
 from benchmarks.elastic import elastic
-from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
-from benchmarks.tasks import search, workbench
+from benchmarks.harness import Rows, parsed, parser_of, print_means
+from benchmarks.tasks import kept, measure, workbench
 from maskfront import ElasticSearch
 from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pretrained import Classifier
-from objectives.workbench.workbench import Workbench
 
 RATIOS = (0.98, 0.9, 0.8, 0.7, 0.6, 0.5, 0.3)
 ARMS = ("as trained", "interpolated")
+KEPT = ("kl", "heldout_kl", "agreement", "heldout_agreement", "heldout")
 
 
 class AsTrained(ElasticSearch):
@@ -38,24 +38,6 @@ class AsTrained(ElasticSearch):
     ) -> Classifier:
         """Those that were trained, whatever the size."""
         return trained
-
-
-def worth(bench: Workbench, method: ElasticSearch, seed: int) -> Row:
-    """How near a trial is to the teacher."""
-    found = search(method, bench.problem, seed)
-    answers = bench.answers(found.model, found.architecture)
-    score = bench.score(found.model, found.architecture, answers)
-    same = {
-        role: (own.argmax(-1) == bench.teacher_answers[role].argmax(-1)).float().mean().item()
-        for role, own in answers.items()
-    }
-    return {
-        "kl": score.divergence,
-        "heldout_kl": score.heldout_divergence,
-        "agreement": same["select"],
-        "heldout_agreement": same["heldout"],
-        "heldout": score.heldout_metric,
-    }
 
 
 def main() -> None:
@@ -72,12 +54,12 @@ def main() -> None:
         if not rows.has(key):
             kind = AsTrained if arm == "as trained" else ElasticSearch
             method = kind(elastic=trained.elastic, tolerance=trained.tolerance, target_ratio=ratio)
-            rows.add({**key, **worth(bench, method, seed)})
+            rows.add({**key, **kept(measure(bench, method, seed), *KEPT)})
     print_means(
         "weights on the way back to the teacher's",
         rows.rows,
         ("task", "epochs", "ratio", "arm"),
-        dict.fromkeys(("kl", "heldout_kl", "agreement", "heldout_agreement"), ".4f"),
+        dict.fromkeys(KEPT, ".4f"),
     )
 
 

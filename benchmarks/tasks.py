@@ -75,12 +75,19 @@ def measure(
 
 def worth(bench: Workbench, found: SearchResult) -> dict[str, Any]:
     """What a student keeps of the teacher, and what it costs."""
-    score = bench.score(found.model, found.architecture)
+    answers = bench.answers(found.model, found.architecture)
+    score = bench.score(found.model, found.architecture, answers)
+    same = {
+        role: (answers[role].argmax(-1) == said.argmax(-1)).float().mean().item()
+        for role, said in bench.teacher_answers.items()
+    }
     return {
         "kl": score.divergence,
         "heldout_kl": score.heldout_divergence,
         "select": score.metric,
         "heldout": score.heldout_metric,
+        "agreement": same["select"],
+        "heldout_agreement": same["heldout"],
         "bytes": score.bytes,
         "reached": score.cost / bench.problem.budget.full,
     }

@@ -6,19 +6,19 @@ et al. 2019 ("Distilling Task-Specific Knowledge from BERT into Simple Neural Ne
 they need not make sense.
 """
 
-import math
 from array import array
 from collections.abc import Set
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from objectives.measures.evaluate import EVALUATION_BATCH, predict
+from objectives.cache import kernel_lock
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.session import Session
 from objectives.text.data import Split, no_labels
+from objectives.training.teacher_states import kept_logits
 
 _DRAWN = 0.3
 """Chance of a token to be drawn anew."""
@@ -33,15 +33,10 @@ def with_noised(problem: Problem, copies: int, seed: int, progress: Progress) ->
     def more() -> Problem:
         train = problem.train
         split = noised(train, copies, seed, {*problem.vocabulary.tokenizer.all_special_ids})
-
-        def answer(folder: Path, _: Path) -> None:
-            steps = math.ceil(len(split) / EVALUATION_BATCH)
-            progress.begin("let the teacher answer noised rows", steps)
-            logits = predict(problem.teacher, split, problem.device, progress)
-            np.save(folder / "logits.npy", logits.numpy())
-
-        folder = problem.cached("noised", {"copies": copies, "seed": seed}, answer)
-        logits = torch.from_numpy(np.load(folder / "logits.npy"))
+        session = Session(cache=problem.cache, device=problem.device, progress=progress)
+        problem.cache.mkdir(parents=True, exist_ok=True)
+        with kernel_lock(problem.cache / "noised.lock"):  # one worker asks, the others wait
+            logits = kept_logits(problem.teacher, split, session=session, role="noised rows")
         both = replace(
             train,
             input_ids=train.input_ids + split.input_ids,

@@ -137,7 +137,7 @@ class ElasticTraining:
         )
         self._draws = np.random.default_rng(seed)
         self.bits = bits
-        self._embeddings = {few: _embeddings_of(student, few) for few in bits if few < FULL_BITS}
+        self._rounded = {few: _rounded(student, order, few) for few in bits if few < FULL_BITS}
 
     def run(self, progress: Progress, checkpoint: Path) -> None:
         """Train to the end, from the `checkpoint` on if there is such a file: after each pass over
@@ -192,17 +192,13 @@ class ElasticTraining:
     def gradients(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> Tensor:
         """Set the gradient of the mean loss over these sizes, each in so many bits, which share the
         rows out; the loss of each, (sizes,)."""
-        drawn = drawn[: len(batch.rows)]
+        drawn, bits = drawn[: len(batch.rows)], bits[: len(batch.rows)]
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         if bits or self.problem.device == "cpu":
             weights = self.population.weights
             whole = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-            losses = [
-                self._of_one(model, part, len(drawn), whole, few)
-                for model, part, few in zip(
-                    drawn, parts, bits or [FULL_BITS] * len(drawn), strict=False
-                )
-            ]
+            each = zip(drawn, parts, bits or [FULL_BITS] * len(drawn), strict=True)
+            losses = [self._of_one(*one, len(drawn), whole) for one in each]
             for name, weight in weights.items():
                 weight.grad = whole[name]
             return torch.cat(losses)
@@ -211,7 +207,7 @@ class ElasticTraining:
         return of_all.detach()
 
     def _of_one(
-        self, model: Model, batch: Batch, sizes: int, whole: Mapping[str, Tensor], bits: int
+        self, model: Model, batch: Batch, bits: int, sizes: int, whole: Mapping[str, Tensor]
     ) -> Tensor:
         """Add the gradient of one of the sizes, sliced, to the `whole`; its loss, (1,)."""
         student = self.sized(model, bits)
@@ -228,10 +224,8 @@ class ElasticTraining:
         """A student of one size that computes in so many bits, as the model that is cut from it."""
         if bits == FULL_BITS:
             return smaller(self.population, model)
-        layers = [bits] * len(model), [INPUTS] * len(model)
-        rounding = BertArchitecture.full(self.order.shape).with_bits(*layers, bits)
-        own = self._embeddings[bits]
-        return replace(smaller(self.population, model, (rounding,)), embeddings=own)
+        rounding, embeddings = self._rounded[bits]
+        return replace(smaller(self.population, model, (rounding,)), embeddings=embeddings)
 
     def _of_all(self, batch: Batch, drawn: Sequence[Model], parts: Sequence[Batch]) -> Tensor:
         """The loss of each of the sizes, (sizes,), masked in one pass."""
@@ -274,7 +268,12 @@ class ElasticTraining:
         return self.order.reverse.applied(self.training.state(0))
 
 
-def _embeddings_of(student: BertForSequenceClassification, bits: int) -> BertEmbeddings:
-    model = copy.deepcopy(student)
+def _rounded(
+    student: BertForSequenceClassification, order: Order, bits: int
+) -> tuple[BertArchitecture, BertEmbeddings]:
+    """How a student of so many bits rounds its weights, and its embeddings, rounded."""
+    model, layers = copy.deepcopy(student), order.shape.layers
     round_embeddings(model, bits)
-    return Population.of([model]).embeddings
+    whole = BertArchitecture.full(order.shape)
+    rounding = whole.with_bits([bits] * layers, [INPUTS] * layers, bits)
+    return rounding, Population.of([model]).embeddings
