@@ -131,11 +131,11 @@ def chosen(rows: list[Row], split: str) -> list[tuple[float, float]]:
 def main() -> None:
     """Run, or go on, and print the tables."""
     tasks = ("tweets", "sst2", "cola", "rte")
-    parser = parser_of(__doc__, tasks=tasks, seeds=(0, 1, 2), cache=True)
+    parser = parser_of(__doc__, tasks=tasks, seeds=(0, 1, 2), cache=True, device=True)
     parser.add_argument("--lone-trials", nargs="+", type=int, default=[6, 12, 24])
     asked = parsed(parser)
-    bench = workbench(asked.task, asked.glue, asked.cache)
-    rows = Rows(asked.out / "elastic.json", device=bench.problem.device)
+    bench = workbench(asked.task, asked.glue, asked.cache, device=asked.device)
+    rows = Rows(asked.out / "elastic.json", asked.device)
     for seed in asked.seeds:
         for found in rows_of(bench, asked.task, seed, asked.lone_trials, tuple(rows.rows)):
             rows.add(*found)

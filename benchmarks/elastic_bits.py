@@ -31,12 +31,14 @@ KEPT = ("kl", "select", "heldout")
 
 def main() -> None:
     """Run, or go on, and print the table."""
-    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0,), cache=True)
+    parser = parser_of(
+        __doc__, tasks=("tweets", "sst2", "cola"), seeds=(0,), cache=True, device=True
+    )
     parser.add_argument("--epochs", type=float, default=10.0, help="of the training")
     parser.add_argument("--trained-bits", nargs="+", type=int, default=list(BITS))
     asked = parsed(parser)
-    bench = workbench(asked.task, asked.glue, asked.cache)
-    rows = Rows(asked.out / "elastic_bits.json", device=bench.problem.device)
+    bench = workbench(asked.task, asked.glue, asked.cache, device=asked.device)
+    rows = Rows(asked.out / "elastic_bits.json", asked.device)
     elastic = replace(ELASTIC, epochs=asked.epochs)
     for seed, drawn in product(asked.seeds, ((), tuple(asked.trained_bits))):
         common = {"task": asked.task, "seed": seed, "epochs": asked.epochs}

@@ -73,14 +73,14 @@ def method(arm: str, epochs: float) -> Staged:
 
 def main() -> None:
     """Run, or go on, and print the table."""
-    parser = parser_of(__doc__, tasks=tuple(EPOCHS), seeds=(0,), cache=True)
+    parser = parser_of(__doc__, tasks=tuple(EPOCHS), seeds=(0,), cache=True, device=True)
     parser.add_argument("--epochs", type=float, help="of all stages of an arm together")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--input-bits", nargs="+", type=int, choices=[8, 4], default=[8, 4])
     asked = parsed(parser)
     epochs = asked.epochs or EPOCHS[asked.task]
-    rows = Rows(asked.out / "few_bits.json")
-    bench = workbench(asked.task, asked.glue, asked.cache)
+    rows = Rows(asked.out / "few_bits.json", asked.device)
+    bench = workbench(asked.task, asked.glue, asked.cache, device=asked.device)
     teacher = {**teacher_row(bench), "teacher_bytes": bench.unpruned.bytes}
     measure(bench, method("half ternary", 0.01), 0)  # what is made once is nobody's time
     for seed, bits, arm in product(asked.seeds, asked.input_bits, asked.arms):

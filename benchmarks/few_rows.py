@@ -121,15 +121,17 @@ def few(problem: Problem, per_class: int, seed: int) -> Problem:
 
 def main() -> None:
     """Measure what is missing, print the table."""
-    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0,), cache=True)
+    parser = parser_of(
+        __doc__, tasks=("tweets", "sst2", "cola"), seeds=(0,), cache=True, device=True
+    )
     parser.set_defaults(threads=1)
     parser.add_argument("--rows-per-class", nargs="+", type=int, default=[16, 64, 256])
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.75, 0.5])
     parser.add_argument("--steps", nargs="+", type=int, default=[0])
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
     asked = parsed(parser)
-    rows = Rows(asked.out / "few_rows.json")
-    bench = workbench(asked.task, asked.glue, asked.cache)
+    rows = Rows(asked.out / "few_rows.json", asked.device)
+    bench = workbench(asked.task, asked.glue, asked.cache, device=asked.device)
     settings = product(asked.seeds, asked.rows_per_class, asked.ratios, asked.arms, asked.steps)
     for seed, number, ratio, arm, steps in settings:
         key = {"task": asked.task, "seed": seed, "rows_per_class": number}

@@ -83,14 +83,16 @@ def method(arm: str, ratio: float, epochs: float) -> StagedMethod | LowRank:
 
 def main() -> None:
     """Measure what is missing, print the table."""
-    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0,), cache=True)
+    parser = parser_of(
+        __doc__, tasks=("tweets", "sst2", "cola"), seeds=(0,), cache=True, device=True
+    )
     parser.set_defaults(threads=1)
     parser.add_argument("--ratios", nargs="+", type=float, default=[0.5])
     parser.add_argument("--epochs", nargs="+", type=float, default=[3.0])
     parser.add_argument("--arms", nargs="+", default=["fisher", "low rank"], choices=ARMS)
     asked = parsed(parser)
-    rows = Rows(asked.out / "generic.json")
-    bench = workbench(asked.task, asked.glue, asked.cache)
+    rows = Rows(asked.out / "generic.json", asked.device)
+    bench = workbench(asked.task, asked.glue, asked.cache, device=asked.device)
     for seed, ratio, epochs, arm in product(asked.seeds, asked.ratios, asked.epochs, asked.arms):
         key = {"task": asked.task, "seed": seed, "ratio": ratio, "epochs": epochs, "arm": arm}
         if rows.has(key):

@@ -29,6 +29,7 @@ def parser_of(
     tasks: Sequence[str] = (),
     seeds: Sequence[int] = (),
     cache: bool = False,
+    device: bool = False,
 ) -> argparse.ArgumentParser:
     """A parser with the options that a benchmark shares with others.
 
@@ -37,6 +38,7 @@ def parser_of(
         tasks: Choices of `--task`, the first one by default; with them comes `--glue`.
         seeds: The default of `--seeds`.
         cache: Whether `--cache` is required.
+        device: Whether there is `--device`.
 
     Returns:
         The parser; `--threads` and `--out` are always there.
@@ -53,6 +55,8 @@ def parser_of(
         parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     if cache:
         parser.add_argument("--cache", type=Path, required=True, help="folder for the teachers")
+    if device:
+        parser.add_argument("--device", default="cpu", help="cpu or cuda")
     return parser
 
 
@@ -75,9 +79,11 @@ def write_json(file: Path, document: Row) -> None:
 class Rows:
     """The rows of a JSON file; a benchmark that is started again goes on from them."""
 
-    def __init__(self, file: Path, **about: Any):
-        """`about` is written beside the rows, with the machine and the version of torch."""
+    def __init__(self, file: Path, device: str = "cpu", **about: Any):
+        """`about` is written beside the rows, with the machine and the version of torch; each row
+        that another device than the CPU gave bears its name."""
         self.file = file
+        self.of_row = {} if device == "cpu" else {"device": device}
         self.about = {
             "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, "
             f"{torch.get_num_threads()} threads",
@@ -92,7 +98,7 @@ class Rows:
 
     def add(self, *rows: Row) -> None:
         """Print rows that belong together, and write them at once."""
-        self.rows += rows
+        self.rows += [{**row, **self.of_row} for row in rows]
         write_json(self.file, {**self.about, "rows": self.rows})
         for row in rows:
             Console().print(row)

@@ -43,11 +43,11 @@ class AsTrained(ElasticSearch):
 def main() -> None:
     """Run, or go on, and print the table."""
     tasks = ("tweets", "sst2", "cola")
-    parser = parser_of(__doc__, tasks=tasks, seeds=(0, 1, 2), cache=True)
+    parser = parser_of(__doc__, tasks=tasks, seeds=(0, 1, 2), cache=True, device=True)
     parser.add_argument("--epochs", type=float, default=7, help="of the elastic training")
     asked = parsed(parser)
-    rows = Rows(asked.out / "interpolation.json")
-    bench = workbench(asked.task, asked.glue, asked.cache)
+    rows = Rows(asked.out / "interpolation.json", asked.device)
+    bench = workbench(asked.task, asked.glue, asked.cache, device=asked.device)
     trained = elastic(asked.epochs)
     for seed, ratio, arm in product(asked.seeds, RATIOS, ARMS):
         key = {"task": asked.task, "seed": seed, "ratio": ratio, "arm": arm, "epochs": asked.epochs}

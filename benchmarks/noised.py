@@ -28,13 +28,15 @@ BATCH = 32
 
 def main() -> None:
     """Run, or go on, and print the table."""
-    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), cache=True)
+    parser = parser_of(
+        __doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), cache=True, device=True
+    )
     parser.add_argument("--text", action="store_true", help="rows beyond train, without labels")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--copies", nargs="+", type=int, default=[0, 3])
     asked = parsed(parser)
-    rows = Rows(asked.out / "noised.json")
-    bench = workbench(asked.task, asked.glue, asked.cache, all_text=asked.text)
+    rows = Rows(asked.out / "noised.json", asked.device)
+    bench = workbench(asked.task, asked.glue, asked.cache, all_text=asked.text, device=asked.device)
     there = len(bench.problem.train)
     for seed, copies in product(asked.seeds, asked.copies):
         key = {"task": asked.task, "rows": there, "copies": copies, "seed": seed}

@@ -56,13 +56,15 @@ def method(arm: str, bits: str, layers: int) -> WeightBits:
 
 def main() -> None:
     """Measure what is missing, print the table."""
-    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), cache=True)
+    parser = parser_of(
+        __doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), cache=True, device=True
+    )
     parser.set_defaults(threads=1)
     parser.add_argument("--bits", nargs="+", default=BITS, choices=BITS)
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
     asked = parsed(parser)
-    rows = Rows(asked.out / "post_training.json")
-    bench = workbench(asked.task, asked.glue, asked.cache)
+    rows = Rows(asked.out / "post_training.json", asked.device)
+    bench = workbench(asked.task, asked.glue, asked.cache, device=asked.device)
     teacher = {**teacher_row(bench), "teacher_megabytes": bench.unpruned.bytes / 1e6}
     for seed, bits, arm in product(asked.seeds, asked.bits, asked.arms):
         key = {"task": asked.task, "seed": seed, "bits": bits, "arm": arm}

@@ -176,14 +176,14 @@ def print_tables(rows: list[Row]) -> None:
 
 def main() -> None:
     """Run, or go on, and print the tables."""
-    parser = parser_of(__doc__, tasks=tuple(STEPS), seeds=(0, 1, 2), cache=True)
+    parser = parser_of(__doc__, tasks=tuple(STEPS), seeds=(0, 1, 2), cache=True, device=True)
     parser.add_argument("--spaces", nargs="+", choices=SPACES, default=list(SPACES))
     parser.add_argument("--teacher", default=minilm(), help="checkpoint")
     parser.add_argument("--student", help="checkpoint; four layers of MiniLM by default")
     parser.add_argument("--steps", nargs=2, type=int, help="of each step, searching or not")
     asked = parsed(parser)
     steps = tuple(asked.steps or STEPS[asked.task])
-    rows = Rows(asked.out / "seed_table.json", layers=LAYERS, steps=STEPS)
+    rows = Rows(asked.out / "seed_table.json", asked.device, layers=LAYERS, steps=STEPS)
     inputs = read_inputs(
         replace(task_of(asked.task, asked.glue), max_length=TOKENS),
         replace(teacher_for(asked.task), checkpoint=asked.teacher),
@@ -195,7 +195,8 @@ def main() -> None:
             if rows.has(key):
                 continue
             spaces = ("ffn",) if space == WHOLE else (space.partition(",")[0],)
-            bench = prepare(inputs, Session(cache=asked.cache), cost="units", spaces=spaces)
+            session = Session(cache=asked.cache, device=asked.device)
+            bench = prepare(inputs, session, cost="units", spaces=spaces)
             found = rows_of(bench, space, steps, seed)
             rows.add(*[{**key, **row} for row in found])
     print_tables(rows.rows)

@@ -36,16 +36,19 @@ def task_of(name: str, folder: str | None) -> Task:
 
 def teacher_for(name: str) -> Teacher:
     """MiniLM-L6, which is fine-tuned on the task."""
-    return Teacher(checkpoint=minilm(), epochs=EPOCHS_OF_TEACHER[name])
+    epochs = EPOCHS_OF_TEACHER[name]
+    return Teacher(checkpoint=minilm(), epochs=epochs, learning_rate=5e-5)
 
 
-def workbench(name: str, folder: str | None, cache: Path, *, all_text: bool = False) -> Workbench:
+def workbench(
+    name: str, folder: str | None, cache: Path, *, all_text: bool = False, device: str = "cpu"
+) -> Workbench:
     """Rows, teacher and scores of a task; with `all_text` students learn from the rows beyond train
     too, without their labels."""
     own = task_of(name, folder)
     if all_text:
         own = replace(own, unlabelled_split=own.split)
-    return prepare(read_inputs(own, teacher_for(name)), Session(cache=cache))
+    return prepare(read_inputs(own, teacher_for(name)), Session(cache=cache, device=device))
 
 
 def teacher_row(bench: Workbench) -> dict[str, Any]:

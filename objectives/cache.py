@@ -21,8 +21,9 @@ Read = TypeVar("Read")
 
 
 def content_key(ingredients: Mapping[str, object]) -> str:
-    """SHA-256 of all that decides a thing, as JSON; hexadecimal, shortened to 16 digits."""
-    text = json.dumps(ingredients, sort_keys=True)
+    """SHA-256 of all that decides a thing, as JSON; hexadecimal, shortened to 16 digits. A
+    number of numpy is that of Python."""
+    text = json.dumps(ingredients, sort_keys=True, default=lambda number: number.item())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -1,17 +1,16 @@
 """The error that a user can mend: bad data, a wrong checkpoint, a setting out of range."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, partial
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
-    SupportsFloat,
     Union,
     get_args,
     get_origin,
@@ -158,13 +157,13 @@ def _wanted_one(kind: Any, value: Any) -> str | None:
     if get_origin(kind) is Literal:
         among = get_args(kind)
         named = f"one of {', '.join(map(str, among))}" if len(among) > 1 else repr(among[0])
-        return None if value in among else named
+        return None if isinstance(value, Hashable) and value in among else named
     if get_origin(kind) is Annotated:
         number, within = get_args(kind)
         return _wanted_one(number, value) or (None if _RANGES[within](value) else within)
     if kind not in _NAMES and not (isinstance(kind, type) and is_dataclass(kind)):
         return None
-    accepted = {int: Integral, float: SupportsFloat}.get(kind, kind)
+    accepted = {int: Integral, float: Real}.get(kind, kind)
     if isinstance(value, accepted) and not (kind is int and isinstance(value, bool)):
         return None
     if kind in _NAMES:

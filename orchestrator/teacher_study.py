@@ -68,7 +68,7 @@ def _best(
     if not tuning.get_trials(deepcopy=False, states=_ENDED[:1]):
         raise UserError(
             f"teacher '{study.teacher.name}': no trial has a finite loss; lower "
-            f"Teacher.learning_rate, now {study.teacher.learning_rate:g}"
+            f"Teacher.learning_rate, now {study.teacher.rate:g}"
         )
     best = tuning.best_trial
     outer.set_user_attr(TUNED, {**best.params, "selection loss": best.value, "trial": best.number})
@@ -95,8 +95,8 @@ def _opened(study: Study, outer: optuna.Study) -> optuna.Study:
     known.set_user_attr(DEFINITION, definition)
     known.set_user_attr(TEACHER_OF, study.name)
     if not trials:
-        places = ("learning_rate", "epochs", "batch_size", "warmup")
-        known.enqueue_trial({place: getattr(study.teacher, place) for place in places})
+        own = {place: getattr(study.teacher, place) for place in ("epochs", "batch_size", "warmup")}
+        known.enqueue_trial({"learning_rate": study.teacher.rate, **own})
     for trial in trials:
         if trial.state is TrialState.RUNNING:
             known.enqueue_trial(knobs_of(trial))
@@ -106,7 +106,7 @@ def _opened(study: Study, outer: optuna.Study) -> optuna.Study:
 
 def _draw(trial: Trial, teacher: Teacher) -> None:
     """Settings around those of the teacher."""
-    rate, epochs, batch = teacher.learning_rate, teacher.epochs, teacher.batch_size
+    rate, epochs, batch = teacher.rate, teacher.epochs, teacher.batch_size
     trial.suggest_float("learning_rate", rate / 5, rate * 10, log=True)
     trial.suggest_int("epochs", -(-epochs // 2), 3 * epochs)
     trial.suggest_categorical("batch_size", sorted({-(-batch // 2), batch}))

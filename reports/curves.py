@@ -82,10 +82,12 @@ def gap_note(run: RunRecord) -> str | None:
     if len(run.finished) < 2 or not gaps or (middle := median_low(gaps))[0] < _GAP:
         return None
     more = "more text" if "unlabelled data" in run.sources else "text"
+    remedy = f"{more} without labels, Task.from_files(unlabelled_file=...)"
+    if run.definition["task.metric"] == "agreement":  # there are no labels to do without
+        remedy = "more text"
     return (
         "the models answer like the teacher on the rows that they learnt from (divergence "
-        f"{middle[1]:.2g}), less so on others ({middle[2]:.2g}): give them {more} without labels, "
-        "Task.from_files(unlabelled_file=...)"
+        f"{middle[1]:.2g}), less so on others ({middle[2]:.2g}): give them {remedy}"
     )
 
 

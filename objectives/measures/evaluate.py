@@ -26,7 +26,12 @@ from objectives.text.data import Split
 Objective = Literal["metric", "divergence"]
 """What a study compares students by: up the one, down the other."""
 EVALUATION_BATCH = 64
-"""Sequences in one forward pass."""
+"""Sequences in one forward pass on a CPU."""
+
+
+def sequences_a_pass(device: str) -> int:
+    """Those of a CPU, or 256: on an H200 these take half the time of 64."""
+    return EVALUATION_BATCH if device == "cpu" else 256
 
 
 @torch.no_grad()
@@ -34,7 +39,7 @@ def predict(
     model: PreTrainedModel, split: Split, device: str, progress: Progress | None = None
 ) -> Tensor:
     """Logits (rows, C) of the split's rows, in its order, on the CPU; `progress` is told of each
-    batch of `EVALUATION_BATCH` rows."""
+    batch of `sequences_a_pass`."""
     to_device(model, device).train(False)
     return predict_with(
         lambda inputs: model(**inputs, return_dict=True).logits, split, device, progress
@@ -49,7 +54,7 @@ def predict_with(
 ) -> Tensor:
     """`predict` by anything that makes logits (batch, C) of a batch's inputs on the device."""
     answers = []
-    for batch in split.in_order(EVALUATION_BATCH, device):
+    for batch in split.in_order(sequences_a_pass(device), device):
         answers.append(run(batch.inputs).float())
         if progress is not None:
             progress.advance()

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.cache import atomic_write, cached_array, kernel_lock, read_array
-from objectives.measures.evaluate import EVALUATION_BATCH, predict
+from objectives.measures.evaluate import EVALUATION_BATCH, predict, sequences_a_pass
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.session import Session
@@ -41,7 +41,8 @@ def kept_logits(
     file = session.cache / f"teacher-logits-{fingerprint_of(teacher, key)}.npy"
 
     def answer() -> NDArray[np.float32]:
-        progress.begin(f"let the teacher answer {role}", math.ceil(len(split) / EVALUATION_BATCH))
+        passes = math.ceil(len(split) / sequences_a_pass(device))
+        progress.begin(f"let the teacher answer {role}", passes)
         return predict(teacher, split, device, progress).numpy()
 
     shape = (len(split), count_labels(teacher.config))

@@ -81,8 +81,9 @@ class Teacher:
     """Passes over the train split. >= 1."""
     batch_size: PositiveInt = 32
     """Sequences in a batch. >= 1."""
-    learning_rate: PositiveFloat = 5e-5
-    """Peak of AdamW's rate, > 0: it rises linearly for `warmup`, then falls linearly to 0."""
+    learning_rate: PositiveFloat | None = None
+    """Peak of AdamW's rate, > 0: it rises linearly for `warmup`, then falls linearly to 0. None:
+    that of `rate_for`."""
     warmup: ShareBelowOne = field(default=0.1, metadata=LATER)
     """Share of the steps. In [0, 1)."""
     precision: Precision = "auto"
@@ -118,6 +119,20 @@ class Teacher:
     def fine_tuned(self) -> bool:
         """Whether a checkpoint of it is fine-tuned here, as it has no classifier."""
         return not all(map(pretrained.has_classifier, self.checkpoints))
+
+    def rate_for(self, checkpoint: str) -> float:
+        """The peak of the rate for one of the checkpoints: the narrower, the higher. 5e-5 at a
+        width of 768 (Devlin et al. 2019), by the square of the width 2e-4 at MiniLM's 384, as
+        `benchmarks.teachers` measured, and 3e-4 at most (Turc et al. 2019)."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        width = getattr(pretrained.own_config(checkpoint), "hidden_size", 768)
+        return min(3e-4, 5e-5 * (768 / width) ** 2)
+
+    @property
+    def rate(self) -> float:
+        """`rate_for` the first checkpoint."""
+        return self.rate_for(self.checkpoints[0])
 
     @property
     def fine_tuning(self) -> dict[str, Any]:
@@ -174,6 +189,7 @@ def fine_tuned(
     label_names = text.label_names
     ingredients = {
         **teacher.fine_tuning,
+        "learning_rate": teacher.rate_for(checkpoint),
         "precision": str(matmul_dtype(teacher.precision, session.device)),
         "checkpoint": pretrained.fingerprint(checkpoint),
         "data": text.fingerprint_of_roles,
@@ -229,10 +245,10 @@ def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
     """Raise UserError if a logit of the teacher, or a metric of its logits, is nan or infinite."""
     if all(torch.as_tensor(answer).isfinite().all() for answer in answers):
         return
-    rate = f"Teacher.learning_rate, now {teacher.learning_rate:g}"
-    remedy = f"fine-tune it at a lower learning rate ({rate}), or repair the checkpoint"
-    if not teacher.fine_tuned:
-        remedy = "repair its checkpoint"
+    remedy = "repair its checkpoint"
+    if teacher.fine_tuned:
+        rate = f"Teacher.learning_rate, now {teacher.rate:g}"
+        remedy = f"fine-tune it at a lower learning rate ({rate}), or repair the checkpoint"
     raise UserError(
         f"teacher '{teacher.name}': its answers are not finite (nan or infinite); {remedy}"
     )
@@ -302,7 +318,7 @@ def words_note(
     epochs, rate = "", ""
     if teacher.fine_tuned:
         epochs = f" (Teacher.epochs, now {teacher.epochs})"
-        rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g}; Teacher.trials finds one)"
+        rate = f" (Teacher.learning_rate, now {teacher.rate:g}; Teacher.trials finds one)"
     return (
         f"the teacher is not clearly better than words alone: its {metric} on the selection split "
         f"is {own:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it longer{epochs},"
@@ -360,7 +376,8 @@ def trained(
         dtype = matmul_dtype(teacher.precision, device)
         an_epoch = -(-len(train) // teacher.batch_size)
         steps = teacher.epochs * an_epoch
-        optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
+        rate = teacher.rate_for(checkpoint)
+        optimizer = weight_optimizer(dict(model.named_parameters()), rate)
         schedule = linear_schedule(optimizer, steps, warmup=teacher.warmup)
         progress.begin("fine-tune the teacher", steps)
         batches = islice(train.shuffled(teacher.batch_size, seed, device), steps)

@@ -70,9 +70,11 @@ def distil(
     quiet_libraries()
     out, teacher, console = Path(out).absolute(), str(teacher), console or Console()
     check_free(out)
-    if not all(0 < number < math.inf for number in (epochs, learning_rate, batch_size)):
+    numbers = epochs, learning_rate, batch_size
+    if not all(0 < number < math.inf for number in numbers) or batch_size % 1:
         raise RunError(
-            "distil: epochs, learning_rate and batch_size must be finite numbers above 0"
+            "distil: epochs, learning_rate and batch_size must be finite numbers above 0, the last "
+            "one whole"
         )
     whole = load_frozen(teacher, choose_device(device))
     if isinstance(whole, AdaptedBert):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from objectives.cache import atomic_write, atomic_write_text, content_key
@@ -12,6 +13,7 @@ def test_a_key_depends_on_what_not_on_the_order() -> None:
     assert key == content_key({"text": ["a", "b"], "seed": 1})
     assert key != content_key({"seed": 2, "text": ["a", "b"]})
     assert key != content_key({"seed": 1, "text": ["b", "a"]})
+    assert key == content_key({"seed": np.int64(1), "text": ["a", "b"]})
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -102,6 +102,8 @@ def test_what_is_said_goes_by_the_middle_of_the_front(overfit: tuple[Run, str]) 
     assert "(divergence 0.008), less so on others (0.028)" in (said(large, large) or "")
     named = {"unlabelled data": "more.txt"}
     assert "give them more text without" in (said(large, large, sources=named) or "")
+    of_answers = {**run.definition, "task.metric": "agreement"}
+    assert (said(large, large, definition=of_answers) or "").endswith(": give them more text")
     assert said(large) is None, "one trial"
     assert said(large, small) is said(small, small) is None
     assert said(large, (None, 0.5)) is not None, "as in a run that an earlier version began"

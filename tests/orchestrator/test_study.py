@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler
@@ -232,6 +233,8 @@ def test_a_method_that_ranks_once_has_no_tolerance_to_tune(study: Study) -> None
         ({"name": None}, r"Study\.name is None; it must be a string$"),
         ({"space": None}, r"Study\.space is None; it must be a dict of knobs"),
         ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1 or None"),
+        ({"first": ({"target_ratio": np.zeros(2)},)}, r"target_ratio"),
+        ({"cost": np.zeros(2)}, r"Study\.cost is .*; it must be one of flops"),
         ({"sampler": "cma"}, r"Study\.sampler is 'cma'; it must be one of tpe, gp"),
         ({"sampler": RandomSampler()}, r"sampler is <.*; it must be .*function from a seed to a s"),
     ],

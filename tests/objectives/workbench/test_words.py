@@ -139,7 +139,7 @@ def test_a_teacher_that_is_not_clearly_better_is_noted(
     assert note is not None
     numbers = f"is {1 - teacher / 200:.4f}, that of a linear model on tf-idf {1 - linear / 200:.4f}"
     assert numbers in note
-    assert "(Teacher.epochs, now 2), at another rate (Teacher.learning_rate, now 5e-05; " in note
+    assert "(Teacher.epochs, now 2), at another rate (Teacher.learning_rate, now 0.0003; " in note
     assert "Teacher.trials finds one)" in note
 
 

@@ -115,6 +115,7 @@ def test_what_cannot_work_is_refused(
         ({"student_layers": (0,), "epochs": 0}, RunError, "finite numbers above 0"),
         ({"student_layers": (0,), "learning_rate": math.nan}, RunError, "finite numbers above 0"),
         ({"student_layers": (0,), "epochs": math.inf}, RunError, "finite numbers above 0"),
+        ({"student_layers": (0,), "batch_size": 0.5}, RunError, "the last one whole"),
     ):
         with pytest.raises(kind, match=message):
             distil(tiny_bert, text, out, **{"console": QUIET, **settings})
