@@ -206,7 +206,12 @@ def main() -> None:
 
 
 study = entry_study(
-    "fisher-once", glue("sst2"), Teacher(checkpoint=minilm()), epochs=1, trials=20, seed=0
+    "fisher-once",
+    glue("sst2"),
+    Teacher(checkpoint=minilm(), epochs=3, learning_rate=5e-5),
+    epochs=1,
+    trials=20,
+    seed=0,
 )
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ def tune_teacher(
     """Leave the tuned teacher in the cache if the study asks for one and it is not there; the
     caller holds a lock. The choice is an attribute of `outer`, and a note. Raises UserError if no
     trial has a finite loss, and RunError if the storage has another study of the name."""
+    study = replace(study, teacher=inputs.teacher)  # which is settled
     if study.teacher.trials:
         tune(inputs, session, lambda fine_tune: _best(study, outer, session, fine_tune))
     if (chosen := outer.user_attrs.get(TUNED)) is None:
@@ -68,7 +70,7 @@ def _best(
     if not tuning.get_trials(deepcopy=False, states=_ENDED[:1]):
         raise UserError(
             f"teacher '{study.teacher.name}': no trial has a finite loss; lower "
-            f"Teacher.learning_rate, now {study.teacher.rate:g}"
+            f"Teacher.learning_rate, now {study.teacher.learning_rate:g}"
         )
     best = tuning.best_trial
     outer.set_user_attr(TUNED, {**best.params, "selection loss": best.value, "trial": best.number})
@@ -95,8 +97,8 @@ def _opened(study: Study, outer: optuna.Study) -> optuna.Study:
     known.set_user_attr(DEFINITION, definition)
     known.set_user_attr(TEACHER_OF, study.name)
     if not trials:
-        own = {place: getattr(study.teacher, place) for place in ("epochs", "batch_size", "warmup")}
-        known.enqueue_trial({"learning_rate": study.teacher.rate, **own})
+        places = ("learning_rate", "epochs", "batch_size", "warmup")
+        known.enqueue_trial({place: getattr(study.teacher, place) for place in places})
     for trial in trials:
         if trial.state is TrialState.RUNNING:
             known.enqueue_trial(knobs_of(trial))
@@ -106,7 +108,9 @@ def _opened(study: Study, outer: optuna.Study) -> optuna.Study:
 
 def _draw(trial: Trial, teacher: Teacher) -> None:
     """Settings around those of the teacher."""
-    rate, epochs, batch = teacher.rate, teacher.epochs, teacher.batch_size
+    rate, epochs, batch = teacher.learning_rate, teacher.epochs, teacher.batch_size
+    assert rate is not None
+    assert epochs is not None
     trial.suggest_float("learning_rate", rate / 5, rate * 10, log=True)
     trial.suggest_int("epochs", -(-epochs // 2), 3 * epochs)
     trial.suggest_categorical("batch_size", sorted({-(-batch // 2), batch}))

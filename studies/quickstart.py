@@ -13,7 +13,7 @@ study = Study(
     task=Task(
         name="tweets", data=tweets, label="sentiment", max_length=48, train=3000, select=1500
     ),
-    teacher=Teacher(checkpoint=minilm(), epochs=2),
+    teacher=Teacher(checkpoint=minilm(), epochs=2, learning_rate=5e-5),
     method=ElasticSearch(elastic=elastic),
     space={
         "flops_weight": FloatDistribution(0.8, 1.0),

@@ -169,9 +169,12 @@ def read_inputs(
         _check_segments(checkpoint, tokenizer, task)
     whole = pretrained.fingerprint_with_tokenizer
     of_teacher = [whole(one, read[one]) for one in teacher.checkpoints]
+    settled = teacher
+    if teacher.checkpoint and teacher.fine_tuned:
+        settled = teacher.settled(len(text.roles["train"].texts), teacher.checkpoint)
     return Inputs(
         task=task,
-        teacher=teacher,
+        teacher=settled,
         student_layers=student_layers,
         student=student,
         seq_len=task.max_length if seq_len is None else seq_len,

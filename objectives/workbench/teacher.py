@@ -1,7 +1,8 @@
 """The teacher: classifiers, fine-tuned here where they are not, or answers that are there."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -44,6 +45,7 @@ LATER = {"later": True}
 """Metadata of a field that earlier versions did not have: what is told from its contents has it
 only where it is set, so that their runs stay the same."""
 Loaded = TypeVar("Loaded")
+_STEPS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +79,14 @@ class Teacher:
     smoothing: ShareBelowOne = 0.1
     """Of hard labels: this share of the probability is spread evenly over all of them (Szegedy et
     al. 2016). In [0, 1)."""
-    epochs: PositiveInt = 3
-    """Passes over the train split. >= 1."""
+    epochs: PositiveInt | None = None
+    """Passes over the train split, >= 1. None: 3, of few rows up to 10, for 500 steps."""
     batch_size: PositiveInt = 32
     """Sequences in a batch. >= 1."""
     learning_rate: PositiveFloat | None = None
-    """Peak of AdamW's rate, > 0: it rises linearly for `warmup`, then falls linearly to 0. None:
-    that of `rate_for`."""
+    """Peak of AdamW's rate, > 0: it rises linearly for `warmup`, then falls linearly to 0. None: by
+    the width, 5e-5 at 768 (Devlin et al. 2019), 2e-4 at MiniLM's 384 (measured), at most 3e-4 (Turc
+    et al. 2019)."""
     warmup: ShareBelowOne = field(default=0.1, metadata=LATER)
     """Share of the steps. In [0, 1)."""
     precision: Precision = "auto"
@@ -120,19 +123,22 @@ class Teacher:
         """Whether a checkpoint of it is fine-tuned here, as it has no classifier."""
         return not all(map(pretrained.has_classifier, self.checkpoints))
 
-    def rate_for(self, checkpoint: str) -> float:
-        """The peak of the rate for one of the checkpoints: the narrower, the higher. 5e-5 at a
-        width of 768 (Devlin et al. 2019), by the square of the width 2e-4 at MiniLM's 384, as
-        `benchmarks.teachers` measured, and 3e-4 at most (Turc et al. 2019)."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        width = getattr(pretrained.own_config(checkpoint), "hidden_size", 768)
-        return min(3e-4, 5e-5 * (768 / width) ** 2)
+    def settled(self, rows: int, checkpoint: str) -> "Teacher":
+        """This teacher with numbers for `epochs` and `learning_rate`.
 
-    @property
-    def rate(self) -> float:
-        """`rate_for` the first checkpoint."""
-        return self.rate_for(self.checkpoints[0])
+        Args:
+            rows: of the train split.
+            checkpoint: the one that is fine-tuned.
+
+        Returns:
+            A teacher; what is set stays.
+        """
+        steps = math.ceil(rows / self.batch_size)
+        epochs = self.epochs or min(10, max(3, math.ceil(_STEPS / steps)))
+        if (rate := self.learning_rate) is None:
+            width = getattr(pretrained.own_config(checkpoint), "hidden_size", 768)
+            rate = min(3e-4, 5e-5 * (768 / width) ** 2)
+        return replace(self, epochs=epochs, learning_rate=rate)
 
     @property
     def fine_tuning(self) -> dict[str, Any]:
@@ -186,10 +192,9 @@ def fine_tuned(
     `trials` without `make`, it is what a launch left there, on whatever device that was; raises
     UserError if nothing was left.
     """
-    label_names = text.label_names
+    label_names, teacher = text.label_names, teacher.settled(len(train), checkpoint)
     ingredients = {
         **teacher.fine_tuning,
-        "learning_rate": teacher.rate_for(checkpoint),
         "precision": str(matmul_dtype(teacher.precision, session.device)),
         "checkpoint": pretrained.fingerprint(checkpoint),
         "data": text.fingerprint_of_roles,
@@ -247,7 +252,7 @@ def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
         return
     remedy = "repair its checkpoint"
     if teacher.fine_tuned:
-        rate = f"Teacher.learning_rate, now {teacher.rate:g}"
+        rate = f"Teacher.learning_rate, now {teacher.learning_rate:g}"
         remedy = f"fine-tune it at a lower learning rate ({rate}), or repair the checkpoint"
     raise UserError(
         f"teacher '{teacher.name}': its answers are not finite (nan or infinite); {remedy}"
@@ -318,7 +323,7 @@ def words_note(
     epochs, rate = "", ""
     if teacher.fine_tuned:
         epochs = f" (Teacher.epochs, now {teacher.epochs})"
-        rate = f" (Teacher.learning_rate, now {teacher.rate:g}; Teacher.trials finds one)"
+        rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g}; Teacher.trials finds one)"
     return (
         f"the teacher is not clearly better than words alone: its {metric} on the selection split "
         f"is {own:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it longer{epochs},"
@@ -363,7 +368,9 @@ def trained(
     judge: Callable[[Reading], None] | None = None,
 ) -> PreTrainedModel:
     """Every weight of transformers' own model of the checkpoint trained on the labels, with its
-    dropout. `judge` gets it after each epoch, in evaluation mode."""
+    dropout. The teacher is settled. `judge` gets it after each epoch, in evaluation mode."""
+    assert teacher.epochs is not None
+    assert teacher.learning_rate is not None
     seed, device, progress = session.seed, session.device, session.progress
     cuda = [device] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):  # the classifier's start and the dropout are seeded
@@ -376,8 +383,7 @@ def trained(
         dtype = matmul_dtype(teacher.precision, device)
         an_epoch = -(-len(train) // teacher.batch_size)
         steps = teacher.epochs * an_epoch
-        rate = teacher.rate_for(checkpoint)
-        optimizer = weight_optimizer(dict(model.named_parameters()), rate)
+        optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
         schedule = linear_schedule(optimizer, steps, warmup=teacher.warmup)
         progress.begin("fine-tune the teacher", steps)
         batches = islice(train.shuffled(teacher.batch_size, seed, device), steps)

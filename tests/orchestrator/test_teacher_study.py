@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -142,6 +143,12 @@ def outer_of(study: Study, storage: str, **more: int) -> optuna.Study:
     return outer
 
 
+def tune_teacher(study: Study, outer: optuna.Study, session: Session) -> None:
+    """Without data: the settings are all there."""
+    inputs: Any = SimpleNamespace(teacher=study.teacher)
+    teacher_study.tune_teacher(study, outer, inputs, session)
+
+
 def test_bad_trainings_stop_early(
     tuned: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +156,7 @@ def test_bad_trainings_stop_early(
     scripted_losses(monkeypatch, bad, nan, good, bad, worse)
     study = replace(tuned, teacher=replace(tuned.teacher, trials=5))
     outer, session = outer_of(study, f"sqlite:///{tmp_path}/a.db"), Session(cache=tmp_path)
-    teacher_study.tune_teacher(study, outer, None, session)  # type: ignore[arg-type]
+    tune_teacher(study, outer, session)
     assert json.loads((tmp_path / "chosen").read_text()) == good
     found = optuna.load_study(study_name="tiny-teacher", storage=f"sqlite:///{tmp_path}/a.db")
     pruned = [trial.number for trial in found.trials if trial.state is TrialState.PRUNED]
@@ -166,11 +173,11 @@ def test_no_finite_loss_and_another_study_of_the_name_are_refused(
     url, session = f"sqlite:///{tmp_path}/a.db", Session(cache=tmp_path)
     outer = outer_of(tuned, url)
     with pytest.raises(UserError, match=r"finite loss; lower Teacher.learning_rate, now 0.001"):
-        teacher_study.tune_teacher(tuned, outer, None, session)  # type: ignore[arg-type]
+        tune_teacher(tuned, outer, session)
     optuna.delete_study(study_name="tiny", storage=url)
     outer = outer_of(tuned, url, seed=2)
     with pytest.raises(RunError, match="another study 'tiny-teacher'"):
-        teacher_study.tune_teacher(tuned, outer, None, session)  # type: ignore[arg-type]
+        tune_teacher(tuned, outer, session)
     for directions in (["minimize"], ["minimize", "minimize"]):
         other = replace(tuned, name=f"of{len(directions)}")
         theirs = optuna.create_study(
@@ -179,7 +186,7 @@ def test_no_finite_loss_and_another_study_of_the_name_are_refused(
         theirs.enqueue_trial({})
         outer = outer_of(other, url)
         with pytest.raises(RunError, match=r"another study 'of\d-teacher'.*; give yours another"):
-            teacher_study.tune_teacher(other, outer, None, session)  # type: ignore[arg-type]
+            tune_teacher(other, outer, session)
 
 
 def test_what_cannot_be_tuned_is_refused(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification
 
 from objectives.errors import UserError
 from objectives.metric import Metric
@@ -105,6 +105,22 @@ def test_fine_tuning_takes_its_epochs_and_names_the_labels(
     assert model.config.id2label == dict(enumerate(LABELS))
     assert not model.training
     assert not any(weight.requires_grad for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("width", "rate"), [(768, 5e-5), (384, 2e-4), (1024, 5e-5 * 0.75**2), (128, 3e-4)]
+)
+def test_a_narrow_teacher_learns_at_a_higher_rate(tmp_path: Path, width: int, rate: float) -> None:
+    BertConfig(hidden_size=width, num_attention_heads=4).save_pretrained(tmp_path)
+    settled = Teacher(checkpoint=str(tmp_path)).settled(10_000, str(tmp_path))
+    assert settled.learning_rate == pytest.approx(rate)
+    asked = Teacher(checkpoint=str(tmp_path), learning_rate=1e-3, epochs=1)
+    assert asked.settled(10_000, str(tmp_path)) == asked
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(500, 10), (3000, 6), (4000, 4), (100_000, 3)])
+def test_few_rows_are_passed_over_more_often(tiny_bert: str, rows: int, epochs: int) -> None:
+    assert Teacher(checkpoint=tiny_bert).settled(rows, tiny_bert).epochs == epochs
 
 
 def test_the_second_time_nothing_is_trained(load: Load) -> None:
@@ -237,7 +253,7 @@ def test_a_teacher_that_may_be_no_better_than_one_answer_is_noted(
     labels, classes = np.repeat(np.arange(len(counts)), counts), len(counts)
 
     def note(checkpoint: str, surely: float) -> str | None:
-        teacher = Teacher(checkpoint=checkpoint)
+        teacher = Teacher(checkpoint=checkpoint, epochs=3)
         return weak_teacher_note(teacher, metric, 0.95, (surely, 0.97), labels, classes)
 
     assert (

@@ -131,7 +131,7 @@ def test_a_teacher_that_is_not_clearly_better_is_noted(
     rows = [array("i", [1])] * 200
     split = Split("select", rows, rows, labels, pad_token_id=0, max_length=3)
     logits = torch.eye(2)[torch.from_numpy(said(labels, teacher))]
-    asked = Teacher(checkpoint=tiny_bert, epochs=2)
+    asked = Teacher(checkpoint=tiny_bert, epochs=2, learning_rate=5e-5)
     note = words_note(asked, "accuracy", split, logits, said(labels[::-1].copy(), linear)[::-1])
     if not noted:
         assert note is None
@@ -139,7 +139,7 @@ def test_a_teacher_that_is_not_clearly_better_is_noted(
     assert note is not None
     numbers = f"is {1 - teacher / 200:.4f}, that of a linear model on tf-idf {1 - linear / 200:.4f}"
     assert numbers in note
-    assert "(Teacher.epochs, now 2), at another rate (Teacher.learning_rate, now 0.0003; " in note
+    assert "(Teacher.epochs, now 2), at another rate (Teacher.learning_rate, now 5e-05; " in note
     assert "Teacher.trials finds one)" in note
 
 
@@ -158,7 +158,7 @@ def test_numbers_are_compared_as_classes_are(tiny_bert: str) -> None:
     rows = [array("i", [1])] * 60
     split = Split("select", rows, rows, labels, pad_token_id=0, max_length=3)
     noisy = labels + np.random.default_rng(0).normal(0, 2, 60).astype(np.float32)
-    teacher = Teacher(checkpoint=tiny_bert)
+    teacher = Teacher(checkpoint=tiny_bert, learning_rate=5e-5)
     for own, other, noted in ((noisy, labels, True), (labels + noisy / 99, noisy, False)):
         logits = torch.from_numpy(own)[:, None]
         note = words_note(teacher, "pearson_spearman", split, logits, other)

@@ -610,7 +610,7 @@ def test_students_learn_from_text_without_labels_and_the_teacher_does_not(
     assert more.train.labels[:100].tolist() == alone.train.labels.tolist()
     assert more.train.labels[100:].tolist() == more.teacher_logits[100:].argmax(-1).tolist()
     assert torch.equal(more.teacher_logits, predict(more.teacher, more.train, "cpu"))
-    fine_tuning, judging, answers_of_100, answers_of_240 = 12, [1, 1, 1], 2, 4
+    fine_tuning, judging, answers_of_100, answers_of_240 = 40, [1, 1, 1], 2, 4
     assert steps == [[fine_tuning, *judging, answers_of_100], [answers_of_240]]
     assert alone.fingerprint != more.fingerprint
     for mine, theirs in zip(alone.teacher.parameters(), more.teacher.parameters(), strict=True):
