@@ -4,13 +4,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, partial
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
+    SupportsFloat,
     Union,
     get_args,
     get_origin,
@@ -163,8 +164,9 @@ def _wanted_one(kind: Any, value: Any) -> str | None:
         return _wanted_one(number, value) or (None if _RANGES[within](value) else within)
     if kind not in _NAMES and not (isinstance(kind, type) and is_dataclass(kind)):
         return None
-    accepted = {int: Integral, float: Real}.get(kind, kind)
-    if isinstance(value, accepted) and not (kind is int and isinstance(value, bool)):
+    accepted = {int: Integral, float: SupportsFloat}.get(kind, kind)
+    array, truth = getattr(value, "ndim", 0) > 0, kind is int and isinstance(value, bool)
+    if isinstance(value, accepted) and not array and not truth:
         return None
     if kind in _NAMES:
         return _NAMES[kind]
