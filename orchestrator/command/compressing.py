@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 
@@ -65,6 +66,21 @@ class Compressed:
     """What more minutes or more texts would be used for."""
 
 
+class _SaysOnce(Console):
+    """A terminal to which the rounds do not repeat what they say of the data and the models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def out(self, *objects: Any, **options: Any) -> None:
+        """Print a line that is new, or that of a step, which begins with a space."""
+        line = str(objects[0])
+        if line.startswith(" ") or line not in self._said:
+            super().out(*objects, **options)
+        self._said.add(line)
+
+
 def compress(
     model: str | Path,
     data: str | Path,
@@ -105,7 +121,7 @@ def compress(
         take_nearest: where nothing passes the gate, write the model that agrees most.
         max_length: tokens at which texts are cut off.
         command: see `launch`.
-        console: see `launch`.
+        console: see `launch`; the terminal does not hear a line twice.
         say: told what is done.
 
     Returns:
@@ -119,6 +135,7 @@ def compress(
             "onnx".
     """
     began, total = time.monotonic(), 60 * minutes
+    console = console or _SaysOnce()
 
     def left() -> float:
         return began + total - time.monotonic()

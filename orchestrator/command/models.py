@@ -274,7 +274,6 @@ def compress(
             take_nearest=take_nearest,
             max_length=max_length,
             command=shlex.join(["maskfront", *context.obj]),
-            console=Console(),
             say=say_to_stderr,
         )
     done = found.deployed

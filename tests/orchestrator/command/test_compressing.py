@@ -27,6 +27,7 @@ from orchestrator.command.compressing import compress
 from orchestrator.command.run import load_run
 from orchestrator.errors import RunError
 from orchestrator.study import Study
+from orchestrator.terminal import say
 from tests.conftest import planted_rows
 
 
@@ -345,3 +346,13 @@ def test_where_nothing_passes_that_is_said_and_the_nearest_is_there() -> None:
     assert (found.small, found.engines[0], passed) == (None, "onnxruntime-int8", False)
     with pytest.raises(RunError, match=r"no model takes 0.5 ms or less: the fastest takes 1.00 ms"):
         chosen([10], max_ms=0.5)
+
+
+def test_rounds_do_not_repeat_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    console = compressing._SaysOnce()
+    for line in ("2,000 rows read", "trial 0", "  learn: 4 steps") * 2:
+        say(console, line)
+    assert capsys.readouterr().out.splitlines() == [
+        *("2,000 rows read", "trial 0", "  learn: 4 steps"),
+        "  learn: 4 steps",
+    ]
