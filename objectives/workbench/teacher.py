@@ -46,6 +46,7 @@ LATER = {"later": True}
 only where it is set, so that their runs stay the same."""
 Loaded = TypeVar("Loaded")
 _STEPS = 500
+"""Of fine-tuning, where 10 epochs have as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
