@@ -5,7 +5,8 @@ bits, then of 4; embeddings have 2 in all:
 
 - `rounded 2`, `rounded 1`: the teacher, rounded, and not trained.
 - `ternary`: `TernaryBert`. `ternary, two stages`: the same epochs, first on attention scores and
-  hidden states, then on the logits, as the paper has it.
+  hidden states, then on the logits, as the paper has it. `ternary, attention`: Q, K, V and the
+  attention in 8 bits too, and all three losses at once, as the paper adds them up.
 - `split`: `BinaryBert`, half of its epochs ternary and half binary. `split, two stages` likewise.
   `split half`: the layers are split that gain most for half of the bytes.
 - `scratch`: the whole model in weights of one bit from the start, by the training of `ternary`.
@@ -37,7 +38,7 @@ EPOCHS = {"tweets": 1.0, "sst2": 0.5, "cola": 1.0}
 RATES = {"ternary": 3e-4, "binary": 3e-4}
 ARMS = (
     *("rounded 2", "rounded 1", "ternary", "scratch", "split", "half ternary"),
-    *("ternary, two stages", "split, two stages", "split half"),
+    *("ternary, two stages", "split, two stages", "split half", "ternary, attention"),
 )
 
 
@@ -67,6 +68,10 @@ def method(arm: str, epochs: float) -> Staged:
         return BinaryBert(stages=first + then, first_binary=then[0].name, split=share)
     if kind == "scratch":
         return TernaryBert(weight_bits=1, stages=stages("binary", epochs, two=two))
+    if arm == "ternary, attention":
+        [paper] = stages("ternary", epochs, two=False)
+        paper = replace(paper, loss="prediction+intermediate", hidden_weight=1)
+        return TernaryBert(attention_bits=8, stages=(paper,))
     ratio = 0.5 if kind == "half ternary" else 1.0
     return TernaryBert(target_ratio=ratio, stages=stages("ternary", epochs, two=two))
 
