@@ -49,8 +49,8 @@ from objectives.strategies.super_net_search import CellChoice
 from objectives.workbench.workbench import Workbench
 
 BATCH = 32
-PROBED = 20
-"""Steps whose time says at first what a step takes."""
+PROBED = 20.0
+"""Steps of the first guess."""
 RUNS, NEAR, MOST = 6, 0.15, 4
 """How often steps are set anew at most, until the time is as near as this share of it; and by how
 much at most: what a search does once in a while, such as its rewards, bends the line."""
@@ -94,12 +94,13 @@ def with_steps(method: SearchMethod, steps: float, rows: int) -> SearchMethod:
 
 
 def in_seconds(
-    bench: Workbench, method: SearchMethod, seconds: float, seed: int
-) -> tuple[SearchResult, float]:
-    """A student with as many steps as take these processor seconds, and the seconds that it took.
+    bench: Workbench, method: SearchMethod, seconds: float, seed: int, first: float
+) -> tuple[SearchResult, float, float]:
+    """A student with as many steps as take these processor seconds, the seconds that it took, and
+    the steps.
 
-    A line through the times of two runs says how many steps: of two short ones, then of the last
-    two, until a run comes near.
+    A line through the times of two runs says how many steps: of one step and of the `first` guess,
+    then of the last two, until a run comes near.
     """
     rows = len(bench.problem.train)
     with TemporaryDirectory() as cache:  # super-nets of earlier runs would take no time
@@ -112,7 +113,7 @@ def in_seconds(
 
         ran(1)  # what is made once a launch
         fewer, (_, short) = 1.0, ran(1)
-        steps, (found, took) = float(PROBED), ran(PROBED)
+        steps, (found, took) = first, ran(first)
         for _ in range(RUNS):
             if abs(took / seconds - 1) < NEAR or steps == fewer:
                 break
@@ -120,24 +121,29 @@ def in_seconds(
             wanted = steps + (seconds - took) / pace
             fewer, short, steps = steps, took, min(max(1.0, wanted), MOST * steps)
             found, took = ran(steps)
-    return found, took
+    return found, took, steps
 
 
-def row_of(bench: Workbench, name: str, seconds: float, seed: int) -> Row:
-    """One arm."""
+def row_of(bench: Workbench, name: str, seconds: float, seed: int, known: Row) -> Row:
+    """One arm; a row of another seed says with how many steps to begin."""
     spent, searched = 0.0, {}
     if name in SEARCHES:
-        found, spent = in_seconds(bench, SEARCHES[name], seconds / 2, seed)
+        first = known.get("search_steps", PROBED)
+        found, spent, steps = in_seconds(bench, SEARCHES[name], seconds / 2, seed, first)
         chosen: Any = found.architecture
-        searched = {"searched": spent, "genotype": chosen.to_json()}
+        searched = {"searched": spent, "search_steps": steps, "genotype": chosen.to_json()}
         last: SearchMethod = CellSearch(
             width=chosen.width, operations=chosen.operations or ("none",), nodes=chosen.nodes
         )
     else:
         last = by_hand(name, seed)
-    found, took = in_seconds(bench, last, seconds - spent, seed)
+    first = known.get("steps", PROBED)
+    found, took, steps = in_seconds(bench, last, seconds - spent, seed, first)
     names = ("kl", "heldout_kl", "select", "heldout", "reached")
-    return {**searched, **kept(worth(bench, found), *names), "taken": spent + took}
+    return {
+        **{**searched, **kept(worth(bench, found), *names)},
+        **{"steps": steps, "taken": spent + took},
+    }
 
 
 def main() -> None:
@@ -153,10 +159,11 @@ def main() -> None:
     text = "with text" if asked.text else "labelled"
     for seed in asked.seeds:
         for arm in asked.arms:
-            key = {"task": asked.task, "rows": text, "seed": seed, "seconds": asked.seconds}
-            key["arm"] = arm
+            key = {"task": asked.task, "rows": text, "seconds": asked.seconds, "arm": arm}
+            known = next((row for row in reversed(rows.rows) if key.items() <= row.items()), {})
+            key["seed"] = seed
             if not rows.has(key):
-                rows.add({**key, **row_of(bench, arm, asked.seconds, seed)})
+                rows.add({**key, **row_of(bench, arm, asked.seconds, seed, known)})
     print_means(
         "students of the same processor seconds",
         rows.rows,
