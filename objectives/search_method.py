@@ -169,11 +169,6 @@ class SearchMethod(abc.ABC):
             raise TypeError(f"{cls.__name__}.per_slot names no field: {sorted(unknown)}")
 
 
-def spaces_of(method: SearchMethod) -> tuple[str, ...]:
-    """The kinds of units that a method searches; none of one that prunes nothing."""
-    return tuple(getattr(method, "spaces", ()))
-
-
 def populations(members: Sequence[SearchMethod]) -> list[list[int]]:
     """Places of `members` that can train together: equal but for the settings of `per_slot`."""
     groups: dict[tuple[object, ...], list[int]] = {}
