@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
+from benchmarks.selected_ensemble import ensembles
 from benchmarks.tasks import search, workbench
 from maskfront import CellSearch, FisherSearch, SearchMethod, Stage
 from objectives.combining.cascade import (
@@ -34,7 +35,6 @@ from objectives.combining.cascade import (
     Pair,
     pairs_of,
 )
-from objectives.combining.ensemble import ensembles
 from objectives.combining.gate import cheapest_agreeing, cheapest_keeping
 from objectives.combining.members import Member, at_least
 from objectives.combining.members import Rows as Judges

@@ -10,19 +10,17 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
+
+from transformers import PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import UserError, check_types
 from objectives.knobs import matches, settings
 from objectives.measures.cost import CostName
+from objectives.problem import Problem
 from objectives.progress import Progress
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-    from transformers.configuration_utils import PreTrainedConfig
-
-    from objectives.problem import Problem
-    from objectives.students.family import Architecture
+from objectives.students.family import Architecture
 
 CurvePoint = Mapping[str, float | str]
 """One row of a learning curve: stage, step, and what the method measures there."""
@@ -169,11 +167,6 @@ class SearchMethod(abc.ABC):
         unknown = {place for place in cls.per_slot if place.partition(".")[0] not in named}
         if unknown:
             raise TypeError(f"{cls.__name__}.per_slot names no field: {sorted(unknown)}")
-
-
-def spaces_of(method: SearchMethod) -> tuple[str, ...]:
-    """The kinds of units that a method searches; none of one that prunes nothing."""
-    return tuple(getattr(method, "spaces", ()))
 
 
 def populations(members: Sequence[SearchMethod]) -> list[list[int]]:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from optuna.distributions import distribution_to_json
 
 from objectives.students.bert.pretrained import license_of
+from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL
 from objectives.workbench.teacher import LATER
 from orchestrator.study import Study
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from objectives.text.task import Task
 
 
 def definition_of(

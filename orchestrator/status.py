@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -154,25 +155,21 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
     for trial in running:
         worker, began = trial.attributes.get(WORKER), trial.started or 0.0
         claimed[worker] = min(began, claimed.get(worker, math.inf))
-    whole = [t for t in counted if _end(t) <= claimed.get(t.attributes.get(WORKER), math.inf)]
-    recent = sorted(whole or counted, key=_end)[-_RECENT:]
+    whole = [t for t in counted if t.end <= claimed.get(t.attributes.get(WORKER), math.inf)]
+    recent = sorted(whole or counted, key=attrgetter("end"))[-_RECENT:]
     if not recent:
         return None
-    begin, end = min(trial.started or 0.0 for trial in recent), _end(recent[-1])
+    begin, end = min(trial.started or 0.0 for trial in recent), recent[-1].end
     usual = fmean(trial.seconds or 0.0 for trial in recent)
 
     def share(trial: TrialRecord) -> float:
         start, lasts = trial.started or 0.0, trial.seconds or usual
-        inside = min(_end(trial), end) - max(start, begin)
+        inside = min(trial.end, end) - max(start, begin)
         return min(max(inside / lasts, 0.0), 1.0)
 
     clock = BusyClock(records)
     trials = [*counted, *(running if whole else ())]
     return sum(map(share, trials)) / (clock(end) - clock(begin))
-
-
-def _end(trial: TrialRecord) -> float:
-    return math.inf if trial.ended is None else trial.ended
 
 
 def _worker(

@@ -23,7 +23,7 @@ from objectives.errors import (
 from objectives.measures.cost import CostName, check_priced
 from objectives.measures.evaluate import Objective
 from objectives.measures.latency import Latency
-from objectives.search_method import SearchMethod, spaces_of
+from objectives.search_method import SearchMethod
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
@@ -284,8 +284,9 @@ class Study:
 
     @property
     def spaces(self) -> tuple[str, ...]:
-        """The kinds of units that its methods search."""
-        found = (space for method in self.methods.values() for space in spaces_of(method))
+        """The kinds of units that its methods search; a method that prunes nothing has none."""
+        methods = self.methods.values()
+        found = (space for method in methods for space in getattr(method, "spaces", ()))
         return tuple(dict.fromkeys(found))
 
     @property

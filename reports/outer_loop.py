@@ -1,11 +1,11 @@
 """How the outer loop went, in numbers: hypervolume, importance."""
 
-import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 import optuna
@@ -41,10 +41,7 @@ def reference_point(worth: float) -> tuple[float, float]:
 
 def hypervolume(run: RunRecord) -> Hypervolume:
     """The hypervolume of worth and ratio after each finished trial."""
-    ended = sorted(
-        run.finished,
-        key=lambda trial: (math.inf if trial.ended is None else trial.ended, trial.number),
-    )
+    ended = sorted(run.finished, key=attrgetter("end", "number"))
     front, volumes = list[FinishedTrial](), list[float]()
     for trial in ended:
         front = pareto_front([*front, trial])

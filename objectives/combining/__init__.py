@@ -1,1 +1,1 @@
-"""What several finished models answer together: cascades and ensembles. Imports no torch."""
+"""What several finished models answer together: cascades. Imports no torch."""

@@ -1,4 +1,4 @@
-"""The parts that cascades and ensembles are made of, and how their answers are judged."""
+"""The parts that cascades are made of, and how their answers are judged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

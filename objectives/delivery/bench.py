@@ -28,7 +28,7 @@ from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
 from objectives.engines.serving import Served, serve
 from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
-from objectives.measures.bootstrap import Interval
+from objectives.measures.bootstrap import Worth
 from objectives.measures.evaluate import less_thresholds, metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
 from objectives.students.bert.pretrained import has_tokenizer, load_tokenizer
@@ -69,17 +69,11 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Worth:
+class EngineWorth(Worth):
     """What a model is worth on a study's data with other bits, answered by the engine itself."""
 
     model: str
     engine: Engine
-    metric: float
-    """On the selection split."""
-    interval: Interval
-    """95% bootstrap interval of `metric`."""
-    heldout_metric: float
-    heldout_interval: Interval
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ class Bench:
     skipped: Mapping[str, str]
     """Engine to the reason why it did not run."""
     conditions: Mapping[str, str | int]
-    worths: tuple[Worth, ...] = ()
+    worths: tuple[EngineWorth, ...] = ()
     """Of the engines that models were scored in."""
 
 
@@ -163,7 +157,7 @@ def bench(
     tokenizers = _tokenizers(models, of_run.data)
     splits = _judging(tokenizers, of_run)
     timings: list[Timing] = []
-    worths: list[Worth] = []
+    worths: list[EngineWorth] = []
     skipped: dict[str, str] = {}
     before = torch.get_num_threads()
     used = threads or before
@@ -333,7 +327,7 @@ def _scored(
     splits: Mapping[str, Sequence[Split]],
     of_run: OfRun,
     say: Callable[[str], None],
-) -> Iterator[Worth]:
+) -> Iterator[EngineWorth]:
     """What other bits than the run's are worth on its data."""
     if of_run.data is None or BITS[engine] == of_run.bits:
         return
@@ -346,4 +340,4 @@ def _scored(
             logits, _ = less_thresholds(logits, own[0], task.metric, shares)
         worth = (metric_with_interval(logits[split.role], split, task.metric) for split in own)
         select, heldout = worth
-        yield Worth(name, engine, *select, *heldout)
+        yield EngineWorth(*select, *heldout, model=name, engine=engine)

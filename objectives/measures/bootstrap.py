@@ -29,10 +29,11 @@ class Worth:
     """What answers are worth by the task's metric."""
 
     metric: float
-    """On the selection split."""
+    """On the selection split: what a study sees."""
     interval: Interval
-    """95% bootstrap interval of `metric`."""
+    """95% bootstrap interval of `metric` over the rows of its split."""
     heldout_metric: float
+    """On the held-out split: what no search ever saw."""
     heldout_interval: Interval
 
 

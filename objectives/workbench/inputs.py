@@ -248,9 +248,8 @@ def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | Non
             )
     names = (*one.teacher.checkpoints, *teacher.checkpoints)
     sizes = [pretrained.read_config(name) for name in names]
-    read = [(s.vocab_size, s.type_vocab_size, s.max_position_embeddings) for s in sizes]
-    tokens = [pretrained.load_tokenizer(name).get_vocab() for name in names]
-    if tokens[0] != tokens[1] or read[0] != read[1]:
+    read = {(s.type_vocab_size, s.max_position_embeddings) for s in sizes}
+    if len(read) > 1 or not same_tokens(*names):
         raise UserError(
             f"Study.beside: the teacher '{names[0]}' of task '{one.task.name}' does not read the "
             f"tokens of the study's '{names[1]}'; take teachers of one pretrained model"

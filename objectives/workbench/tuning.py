@@ -1,7 +1,5 @@
 """The teacher, fine-tuned in several ways on the same rows; one of them is kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache

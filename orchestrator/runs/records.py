@@ -1,6 +1,7 @@
 """Finished trials as plain rows: the one module through which fronts and reports read a run. It
 imports no torch, so that a front opens in a second."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -71,6 +72,11 @@ class TrialRecord:
     """The same; of a trial whose worker died, when that was heard last. None while it runs."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """What else the trial was given, such as where it ran."""
+
+    @property
+    def end(self) -> float:
+        """`ended`, or infinity where that is not known: to sort by."""
+        return math.inf if self.ended is None else self.ended
 
     @property
     def seconds(self) -> float | None:

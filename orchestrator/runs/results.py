@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from objectives.measures.bootstrap import Worth
+
 DIVERGENCE = "divergence"  # what people call that objective
 _COST_NAMES = {  # by the unit up to the "@"
     "flops": "FLOPs",
@@ -18,13 +20,9 @@ _ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(Worth):
     """What a model is worth and how large it is, in what the study counts and in FLOPs."""
 
-    metric: float
-    """On the selection split: what the study sees."""
-    heldout_metric: float
-    """On the held-out split: what no search ever saw."""
     cost: float
     """What the study minimises; an int where it is counted."""
     cost_full: float
@@ -39,9 +37,6 @@ class Measured:
     params: int
     bytes: int | None = None
     """Of the file of its weights; None in a run of an earlier version."""
-    interval: tuple[float, float]
-    """95% bootstrap interval of `metric` over the rows of its split."""
-    heldout_interval: tuple[float, float]
     divergence: float | None = None
     """From the teacher's answers on the selection split: KL in nats, of numbers the mean squared
     difference. None in a run of an earlier version, which did not measure it."""

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 
 import optuna
 from optuna.trial import TrialState
@@ -52,7 +53,7 @@ def last_growth(trials: Sequence[FinishedTrial]) -> int:
     """
     before: list[tuple[float, float]] = []
     growth = 0
-    for count, trial in enumerate(sorted(trials, key=_ended), 1):
+    for count, trial in enumerate(sorted(trials, key=attrgetter("end", "number")), 1):
         result = trial.result
         worst = 0 if result.objective == "metric" else -math.inf
         if not trial.feasible or result.ratio >= 1 or result.worth <= worst:
@@ -61,7 +62,3 @@ def last_growth(trials: Sequence[FinishedTrial]) -> int:
             before.append((result.ratio, result.worth))
             growth = count
     return growth
-
-
-def _ended(trial: FinishedTrial) -> tuple[float, int]:
-    return math.inf if trial.ended is None else trial.ended, trial.number

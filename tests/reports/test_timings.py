@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from objectives.delivery.bench import Bench, Timing, Worth
+from objectives.delivery.bench import Bench, EngineWorth, Timing
 from objectives.engines.names import BITS, Engine
 from reports.timings import timings_document, timings_table
 
@@ -109,7 +109,7 @@ def test_without_float32_speed_ups_are_of_the_fastest_engine_that_was_timed() ->
 
 
 def test_what_fewer_bits_are_worth_stands_beside_them() -> None:
-    worth = Worth("full", "onnxruntime-int8", 0.81, (0.8, 0.82), 0.79, (0.78, 0.8))
+    worth = EngineWorth(0.81, (0.8, 0.82), 0.79, (0.78, 0.8), "full", "onnxruntime-int8")
     conditions = {"rounds": 5, "device": "cpu", "threads": 2}
     models = (timing("full", "eager", 1, 100, 30), timing("full", "onnxruntime-int8", 1, 100, 20))
     timed = Bench("full", models, {}, conditions, (worth,))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from objectives.combining.ensemble import ensembles
+from benchmarks.selected_ensemble import ensembles
 from objectives.combining.members import Member, Rows
 
 
