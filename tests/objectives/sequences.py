@@ -49,3 +49,9 @@ def pairs(rows: int, length: int, seed: int) -> tuple[Numbers, Numbers]:
         start = int(draw.integers(length - apart))
         row[start], row[start + apart] = 0, 1
     return tokens, labels
+
+
+def delayed(rows: int, length: int, lag: int, seed: int) -> tuple[Numbers, Numbers]:
+    """Rows of tokens 0 and 1; the label is the token `lag` places before the last."""
+    tokens = np.random.default_rng(seed).integers(2, size=(rows, length))
+    return tokens, tokens[:, -1 - lag]

@@ -294,8 +294,9 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
 
 @pytest.mark.slow
 def test_a_wider_dynabert_is_no_worse(fresh: Problem) -> None:
-    """Of one training; the narrowest has no head, and sees no word. Right answers on alpha, but for
-    a standard error of theirs, and the loss from the teacher's answers; those between have learnt."""
+    """Of one training: in right answers on alpha, but for a standard error of theirs, and in the
+    loss from the teacher's answers. The narrowest has no head, and sees no word; those between have
+    learnt."""
     method = ElasticSearch.dynabert(
         elastic=replace(TRAINING, epochs=3),
         **{"shares": (0.1, 0.25, 0.5, 0.75, 1.0), "depths": (), "batch_size": 16, "tolerance": 0.0},
