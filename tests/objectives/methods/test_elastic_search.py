@@ -292,7 +292,6 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
     assert "flops_weight" in method.idle()
 
 
-@pytest.mark.slow
 def test_a_wider_dynabert_is_no_worse(fresh: Problem) -> None:
     """Of one training: in right answers on alpha, but for a standard error of theirs, and in the
     loss from the teacher's answers. The narrowest has no head, and sees no word; those between have
