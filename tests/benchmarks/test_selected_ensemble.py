@@ -1,9 +1,14 @@
 """Greedy selection of ensembles."""
 
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import combinations_with_replacement
+
 import numpy as np
 
 from benchmarks.selected_ensemble import ensembles
-from objectives.combining.members import Member, Rows
+from objectives.combining.members import Member, Rows, probabilities
 
 
 def noisy(count: int, rows: int = 600) -> tuple[list[Member], Rows]:
@@ -60,3 +65,39 @@ def test_a_member_that_is_always_right_stays_alone() -> None:
     )
     found = ensembles([*own, perfect], rows)
     assert set(found[-1].times) == {9}
+
+
+def test_each_step_adds_the_best_and_no_choice_of_as_many_is_overtaken() -> None:
+    """Of five models, beside all choices of up to four, on the rows that choose."""
+    own, rows = noisy(5, rows=200)
+    choosing = rows.judged_by(np.arange(200) % 2 == 0)
+    shares = [probabilities(member.logits["select"])[::2] for member in own]
+
+    def metric(chosen: Iterable[int]) -> float:
+        return choosing.value("select", sum(shares[place] for place in chosen).argmax(-1))  # type: ignore[union-attr]
+
+    before: Counter[int] = Counter()
+    gaps = []
+    for number, step in enumerate(ensembles(own, rows, steps=4), start=1):
+        added = Counter(step.times) - before
+        assert added.total() == 1, "what was chosen stays"
+        greedy = metric(Counter(step.times).elements())
+        assert greedy == max(metric([*before.elements(), place]) for place in range(5))
+        every = combinations_with_replacement(range(5), number)
+        gaps.append(max(map(metric, every)) - greedy)
+        before = Counter(step.times)
+    assert gaps[0] == 0, "the first is the best alone"
+    assert min(gaps) == 0 < max(gaps), "greed is not always the best"
+
+
+def test_of_models_that_answer_alike_the_cheapest_is_all_and_it_is_so_again() -> None:
+    """However an ensemble of them is made up, its answers are those of one."""
+    (model, *_), rows = noisy(2)
+    alike = [replace(model, number=number, cost=cost) for number, cost in enumerate((3, 1, 2))]
+    found = ensembles(alike, rows)
+    assert [dict(step.times) for step in found] == [{1: n} for n in range(1, 11)]
+    assert {(step.metric, step.heldout_metric, step.cost) for step in found} == {
+        (*(rows.value(role, own.argmax(-1)) for role, own in model.logits.items()), 1)
+    }
+    mixed, rows = noisy(4)
+    assert ensembles(mixed, rows) == ensembles(mixed, rows)

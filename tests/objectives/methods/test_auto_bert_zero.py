@@ -16,9 +16,11 @@ from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.cells.formulas import is_formula, parts_of
 from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.layer_space import Layers
 from objectives.weights.super_nets.bi_branch import BiBranchNet, Student
 from tests.objectives.conformance import SearchMethodConformance, search_alone
 from tests.objectives.students.cells.known_formulas import FORMULAS
+from tests.objectives.students.cells.test_layer_space import ATTENTION
 
 QUICK = AutoBertZero(
     **{"width": 16, "layers": 1, "positions": 4, "batch_size": 16, "candidates": 4},
@@ -99,6 +101,10 @@ def test_nothing_is_refused(name: str) -> None:
         replace(QUICK, **{name: 0})  # type: ignore[arg-type]
 
 
+CONVOLUTION = {"layers[0].kind", "layers[0].kernel"}
+"""The places that act in a layer that is one."""
+
+
 def likeness(operation: str) -> float:
     """To standard attention: the share of functions, and of pairs of them, that both have."""
 
@@ -121,6 +127,26 @@ def best_of_evolution(seed: int, candidates: int, evolves: bool) -> float:
         scores[layers.operations] = likeness(layers.operations[0])
         strategy.learn([(layers.choices, scores[layers.operations])])
     return max(scores.values())
+
+
+def test_attention_is_two_children_away_from_whatever_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One becomes a convolution; the places of a formula, which act in no convolution, are drawn
+    anew in a child of that."""
+    method, random = AutoBertZero(layers=1, positions=5, candidates=4), Random(0)
+    wanted = {name: choices[0] for name, choices in method.space.uniform.items()}
+    wanted |= {name: choices[0] for name, choices in method.space.guided.items()} | ATTENTION
+    for seed in range(10):
+        begun = method.space.drawn(random)
+        strategy = method._strategy(seed, {})
+        strategy.learn([(begun.choices, 1.0)])
+        children = map(method.space.read, strategy.propose(100))
+        between = next(c for c in (begun, *children) if c and c.choices.keys() <= CONVOLUTION)
+        strategy.learn([(between.choices, 2.0)])
+        monkeypatch.setattr(strategy, "_drawn", lambda: wanted)
+        _, child = strategy.propose(2)  # the second is the better parent's turn
+        assert method.space.read(child) == Layers((FORMULAS["attention"],), ATTENTION)
 
 
 def test_evolution_comes_nearer_to_attention_than_draws_do() -> None:

@@ -276,6 +276,46 @@ def test_proximal_steps_end_at_the_minimiser_of_so_many_units(size: int) -> None
         )
 
 
+def slow(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A quadratic that is flat along most inputs, far from its minimum: who is small changes."""
+    second, towards, start = quadratic(seed)
+    scale = torch.logspace(-1.5, 0, 12, dtype=torch.float64).roll(5 * seed)
+    return scale * second * scale[:, None], towards * scale, 3 * start
+
+
+def returning() -> tuple[Tensor, Tensor, Tensor]:
+    """After two steps the first group is 0 on its way to 2; the others end at 0.1. A step from 0
+    would make it the largest."""
+    curvature = torch.tensor([0.5, *[0.05] * 4, 1.0], dtype=torch.float64).repeat_interleave(2)
+    ends = torch.tensor([2.0, *[0.1] * 5], dtype=torch.float64).repeat_interleave(2)
+    starts = torch.tensor([-6.0, 10, 11, 12, 13, 14], dtype=torch.float64).repeat_interleave(2)
+    return curvature.diag(), (curvature * ends).expand(5, 12), starts.repeat(5, 1)
+
+
+@pytest.mark.parametrize("case", [slow(0), slow(1), slow(2), returning()])
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_hard_steps_close_groups_for_good_on_schedule(
+    case: tuple[Tensor, Tensor, Tensor], count: int
+) -> None:
+    """Beside a loop that remembers what it closed: in the first third of the steps
+    count + floor((groups - count) (1 - 3 step / steps)) stay open, then `count`."""
+    second, towards, start = case
+    weight, groups, is_open = start.clone(), range(6), [True] * 6
+    rate = 1 / (2 * torch.linalg.eigvalsh(second).max())
+    for step in range(600):
+        weight -= 2 * rate * (weight @ second - towards)
+        by_size = sorted(groups, key=lambda own: float(weight[:, 2 * own : 2 * own + 2].norm()))
+        for own in filter(is_open.__getitem__, by_size):
+            if sum(is_open) > count + int((6 - count) * max(0.0, 1 - 3 * step / 600)):
+                is_open[own] = False
+        for own in groups:
+            weight[:, 2 * own : 2 * own + 2] *= is_open[own]
+    found, kept = descended(second, towards, start, 2, count, "hard")
+    assert kept.tolist() == is_open
+    assert sum(is_open) == count
+    torch.testing.assert_close(found, weight)
+
+
 @pytest.mark.parametrize("prox", ["hard", "soft"])
 def test_proximal_steps_choose_units_in_the_same_budget(problem: Problem, prox: Any) -> None:
     closed, method = replace(BARE, target_ratio=0.6), replace(BARE, target_ratio=0.6, prox=prox)

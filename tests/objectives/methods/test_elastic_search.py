@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
 from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.cutting import cut
 from objectives.text.data import Batch
 from objectives.training.stages import Stage
 from objectives.weights.elastic import ElasticTraining, SharedStudent
@@ -288,6 +290,36 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
     assert drawn
     assert all(models == all_widths for models in drawn)
     assert "flops_weight" in method.idle()
+
+
+def test_a_wider_dynabert_is_no_worse(fresh: Problem) -> None:
+    """Of one training: in right answers on alpha, but for a standard error of theirs, and in the
+    loss from the teacher's answers. The narrowest has no head, and sees no word; those between have
+    learnt."""
+    method = ElasticSearch.dynabert(
+        elastic=replace(TRAINING, epochs=3),
+        **{"shares": (0.1, 0.25, 0.5, 0.75, 1.0), "depths": (), "batch_size": 16, "tolerance": 0.0},
+    )
+    shape = fresh.budget.cost.shape
+    right, apart, untrained = [], list[float](), list[float]()
+    for model in uniform(method.shares, method.spaces, shape):
+        masks = {
+            space: [[unit < getattr(layer, space) for unit in range(units)] for layer in model]
+            for space, units in (("heads", shape.heads), ("ffn", shape.ffn))
+        }
+        ratio = fresh.budget.ratio(BertArchitecture.from_masks(shape, masks))
+        found = search_alone(replace(method, target_ratio=ratio), fresh)
+        assert found.architecture.widths(shape) == model  # type: ignore[attr-defined]
+        answers = logits_of(found, fresh)
+        right.append(float((answers.argmax(-1).numpy() == fresh.alpha.labels).mean()))
+        apart.append(far(found, fresh))
+        units = cut(fresh.student.state_dict(), fresh.student.config, found.architecture)  # type: ignore[arg-type]
+        untrained.append(far(replace(found, model=units), fresh))
+    noise = 0.5 / len(fresh.alpha) ** 0.5
+    assert all(wide >= narrow - noise for narrow, wide in pairwise(right)), right
+    assert right[0] < 0.6 < 0.9 < right[-1]
+    assert apart == sorted(apart, reverse=True)
+    assert all(near < before for near, before in zip(apart[1:4], untrained[1:4], strict=True))
 
 
 def test_dynaberts_depths_are_trained_at_each_width_after_the_widths(

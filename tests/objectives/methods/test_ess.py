@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
-from maskfront import Ess, UserError
-from objectives.search_method import SearchMethod
-from objectives.students.cells.graph import IDENTITY, NONE
+from maskfront import Ess, Problem, SearchMethod, SearchResult, UserError
+from objectives.measures.evaluate import predict
+from objectives.progress import SilentProgress
+from objectives.strategies.super_net_search import Chosen
+from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import IDENTITY, NONE, Node
 from tests.objectives.conformance import SearchMethodConformance
+from tests.objectives.sequences import delayed, labelled_by
 
 QUICK = Ess(
     **{"width": 16, "nodes": 1, "operations": ("tanh", NONE), "window": 2},
@@ -54,3 +59,24 @@ def test_it_is_recurrent() -> None:
     assert QUICK.base.recurrent
     with pytest.raises(UserError, match="'conv3' reads other tokens"):
         replace(QUICK, operations=("tanh", "conv3"))
+
+
+@pytest.mark.slow
+def test_a_product_with_states_before_learns_a_delay_that_the_plain_cell_does_not(
+    problem: Problem,
+) -> None:
+    """The token three places before the last, in equally many steps. A window of one does as well.
+    That a search of seconds ends on this read is not so."""
+    method = replace(QUICK, epochs=5, learning_rate=1e-2)
+    plain = Genotype(16, nodes=(Node((0,), ("tanh",)),), recurrent=True)
+    reads = (IDENTITY, NONE, IDENTITY, "linear")
+    right: dict[Genotype, list[float]] = {plain: [], replace(plain, reads=reads, window=3): []}
+    for seed in range(2):
+        task = labelled_by(problem, *delayed(500, 10, 3, seed), train=400)
+        for cell, found in right.items():
+            outcome = method._learnt(0, Chosen(cell, []), task, 0, SilentProgress())
+            assert isinstance(outcome, SearchResult)
+            said = predict(outcome.model, task.alpha, "cpu").argmax(-1).numpy()
+            found.append(float((said == task.alpha.labels).mean()))
+    without, reading = map(fmean, right.values())
+    assert without < 0.8 < 0.9 < reading

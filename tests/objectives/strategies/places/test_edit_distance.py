@@ -116,6 +116,39 @@ def test_it_proposes_the_largest_bound_among_what_is_unknown(beta: float) -> Non
     assert int((mean + 50 * std).argmax()) != int(mean.argmax())
 
 
+@pytest.mark.parametrize(
+    ("luck", "expanded"), [(1 - 1e-12, [0.0, 1.0, 2.0, 3.0]), (0.0, [0.0, 1.0, 2.0, 3.0, 2.0])]
+)
+def test_the_annealing_always_goes_on_from_what_is_better(
+    monkeypatch: pytest.MonkeyPatch, luck: float, expanded: list[float]
+) -> None:
+    """Even with the worst luck, with which it goes on from nothing worse; with the best, from
+    all."""
+
+    class Lucky:
+        def __init__(self, generator: np.random.Generator):
+            self.integers = generator.integers
+
+        def random(self) -> float:
+            return luck
+
+    gone_on: list[Candidate] = []
+    changed = EditDistance._changed
+
+    def seen(self: EditDistance, candidate: Candidate, among: list[str]) -> Candidate:
+        gone_on.append(candidate)
+        return changed(self, candidate, among)
+
+    monkeypatch.setattr(EditDistance, "_changed", seen)
+    monkeypatch.setattr(EditDistance, "_bound", lambda _, __, fresh: [*map(value, fresh)])
+    strategy = EditDistance(PLACES, 0, DistanceSettings(neighbours=50))
+    strategy._rng = Lucky(strategy._rng)  # type: ignore[assignment]
+    start = dict(zip(PLACES, "aab", strict=True))
+    assert value(strategy._annealed(Process.__new__(Process), [start], [value(start)])) == 3
+    assert [value(one) for one in gone_on[::50]][: len(expanded)] == expanded
+    assert (len(gone_on) == 50 * len(expanded)) == (luck > 0)
+
+
 def test_candidates_proposed_together_differ_and_are_new() -> None:
     strategy = taught(DistanceSettings(initial=5, cooling=0.5), ALL[:12])
     found = strategy.propose(6)

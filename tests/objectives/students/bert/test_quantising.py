@@ -73,10 +73,32 @@ def test_4_bits_leave_each_row_the_least_error_of_three_scales(seed: int, heavy:
     assert (found < errors[0]).any()
 
 
+@given(seed=seeds, heavy=st.booleans())
+def test_8_2_and_1_bits_are_their_formulas(seed: int, heavy: bool) -> None:
+    """Written out in numpy, a row at a time."""
+    weight = weights(seed, heavy=heavy)
+    for row, *found in zip(weight.numpy(), *(rounded(weight, b) for b in (8, 2, 1)), strict=True):
+        size = abs(row)
+        step, large = size.max() / 127, size > 0.7 * size.mean()
+        by_hand = (
+            step * np.round(row / step),
+            np.where(large, np.sign(row) * size[large].mean(), 0),
+            size.mean() * np.sign(row),
+        )
+        for own, wanted in zip(found, by_hand, strict=True):
+            np.testing.assert_allclose(own.numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
 @given(seed=seeds, bits=some_bits, heavy=st.booleans())
 def test_rounding_twice_is_rounding_once(seed: int, bits: int, heavy: bool) -> None:
     once = rounded(weights(seed, heavy=heavy), bits)
     torch.testing.assert_close(rounded(once, bits), once)
+
+
+@given(seed=seeds, bits=st.sampled_from([8, 4]), shift=st.sampled_from([-3.0, 0.0, 0.5, 3.0]))
+def test_rounding_inputs_twice_is_rounding_them_once(seed: int, bits: int, shift: float) -> None:
+    once = rounded_inputs(weights(seed) + shift, bits)
+    torch.testing.assert_close(rounded_inputs(once, bits), once)
 
 
 @given(seed=seeds, heavy=st.booleans())
