@@ -3,9 +3,11 @@
 `Classifier(FOLDER)(["what a lovely morning"])` gives an `Answer` for each text; a pair of texts is
 a tuple. In a folder with two models the second is asked where the first is unsure. The share of
 that, `deferred / asked`, is on the model card: where it moves, the texts have changed.
+`python classify.py < texts.txt` prints the label of each line.
 """
 
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,3 +118,8 @@ class Classifier:
 def _softmax(logits: Any) -> Any:
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
+
+
+if __name__ == "__main__":
+    answers = Classifier()([line.rstrip("\n") for line in sys.stdin])
+    sys.stdout.writelines(f"{answer.label}\n" for answer in answers)

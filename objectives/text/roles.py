@@ -97,7 +97,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     elif task.train is not None and task.train > len(rest):
         raise UserError(
             f"task '{task.name}': train={task.train}, but only {len(rest)} rows are left "
-            f"after the other roles"
+            "after the other roles; leave train out to take them all"
         )
     roles["train"] = rest
     _check_seen(task, roles["heldout"], rest, names)
@@ -414,7 +414,10 @@ def _too_few(
     """Why so many rows cannot be taken, and what to do; nothing if they can. `kept` are those that
     stay and those that are taken for sure."""
     if wanted >= len(rows):
-        return "heldout, select and alpha are taken first; set them to fewer rows"
+        return (
+            f"heldout={task.heldout}, select={task.select} and alpha={task.alpha} are taken first; "
+            "set them to fewer rows"
+        )
     if strata is None:
         return ""
     counts = np.bincount(rows.labels)

@@ -321,15 +321,20 @@ def words_note(
     gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)
     if own == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:
         return None
-    epochs, rate = "", ""
+    epochs, rate, cut_off = "", "", ""
+    if select.truncated:
+        cut_off = (
+            f", on more of each text (Task.max_length, now {select.max_length}, cuts off "
+            f"{select.truncated:,} of {len(select):,}; the linear model reads all)"
+        )
     if teacher.fine_tuned:
         epochs = f" (Teacher.epochs, now {teacher.epochs})"
         rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g}; Teacher.trials finds one)"
     return (
         f"the teacher is not clearly better than words alone: its {metric} on the selection split "
         f"is {own:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it longer{epochs},"
-        f" at another rate{rate} or on more rows (Task.train), or take another checkpoint, before "
-        "students learn from it"
+        f" at another rate{rate}{cut_off} or on more rows (Task.train), or take another "
+        "checkpoint, before students learn from it"
     )
 
 

@@ -169,7 +169,7 @@ def compress(
             run = tried(more)
         numbers: list[int | None] = []
         for trial in run.front[:: -(-len(run.front) // _MOST) or 1]:
-            if left() < 0.5 * reserve:
+            if numbers and left() < 0.5 * reserve:  # but the fastest: it was trained
                 say(f"the time is up: {named(trial.number)} is left out")
                 continue
             candidates.add_trial(run, trial.number)
@@ -241,9 +241,11 @@ def _check_reach(
     share = aims["min_agreement"] or aims["min_metric_kept"] or GATE
     gated = aims["max_ms"] is None and not take_nearest
     if gated and enough(share, planning.Sizes.of(texts).vouching) is None:
+        more = _more_texts(1.0, share, texts)
         raise RunError(
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
-            f"({share:g}); give more texts, ask for less, or take the nearest",
+            f"({share:g}); give {f'about {more:,} ' if more else ''}more texts, ask for less, or "
+            "take the nearest",
             *(name for name, aim in aims.items() if aim is not None),
             "take_nearest",
         )
@@ -281,7 +283,8 @@ def _study(
     task = replace(whole, **asdict(planning.Sizes.of(texts)))
     if label is not None:
         if label not in there.columns:
-            raise RunError(f"'{data}' has no label column '{label}'", "label")
+            columns = ", ".join(f"'{column}'" for column in there.columns)
+            raise RunError(f"'{data}' has no label column '{label}'; there are {columns}", "label")
         task = replace(task, metric="accuracy", label=label, drop_missing=True)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
     study = Study(

@@ -13,10 +13,11 @@ from reports.timings import shape_text
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
-    """A panel for each run that was timed; None if none was."""
+    """A panel for each run of which a model was timed; None if none was: the unpruned model alone
+    shows nothing of its students."""
     sentences, panels = [], []
     for place, own in enumerate(speeds):
-        if not own:
+        if not any(one.models for one in own):
             continue
         label = overlay.prefix(place)
         sentences += [label + text for text in _sentences(overlay.runs[place], own)]

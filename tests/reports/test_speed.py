@@ -405,6 +405,7 @@ def test_bits_that_no_engine_computes_with_are_size_only(
     assert [fastest(run, both, n).endswith("; its 4 bits: size only") for n in (0, 1, 2)] == [
         *(False, False, True)
     ]
+    assert speed_section(overlay(run), [[replace(one, models={}) for one in both]]) is None
     section = speed_section(overlay(run), [both])
     assert section is not None
     assert section.sentences[-1] == (

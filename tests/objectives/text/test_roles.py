@@ -237,7 +237,7 @@ def test_a_label_column_is_not_read_where_no_label_is() -> None:
 
 
 def test_too_few_rows_without_labels_are_refused() -> None:
-    with pytest.raises(UserError, match=r"cannot take 50 rows for 'select' out of 50: heldout"):
+    with pytest.raises(UserError, match=r"cannot take 50 rows for 'select' out of 50: heldout="):
         load(task_of(ROWS, metric="agreement", select=50))
 
 

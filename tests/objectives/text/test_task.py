@@ -345,12 +345,12 @@ USER_ERRORS = {
     "no rows left for train": (task_of(numbered, select=ROWS - 16), "cannot take 6 .* 'alpha'"),
     "no rows left for a role of numbers": (
         task_of(graded, metric="pearson_spearman", select=ROWS - 10),
-        "cannot take 50 rows for 'select' out of 50: heldout, select and alpha are taken first",
+        "cannot take 50 rows for 'select' out of 50: heldout=.* and alpha=.* are taken first",
     ),
     "too few rows for a role": (
         task_of(numbered, heldout=100),
-        "cannot take 100 stratified rows for 'heldout' out of 60: heldout, select and alpha are "
-        "taken first; set them to fewer rows$",
+        "cannot take 100 stratified rows for 'heldout' out of 60: heldout=100, select=.* and "
+        "alpha=6 are taken first; set them to fewer rows$",
     ),
     "fewer rows for a role than labels": (
         task_of(lambda: numbered("abc"), select=2),
@@ -358,7 +358,7 @@ USER_ERRORS = {
     ),
     "too few rows for train": (
         task_of(numbered, train=37),
-        "train=37, but only 36 rows are left after the other roles",
+        "train=37, but only 36 rows are left after the other roles; leave train out",
     ),
     "ids for labels": (
         task_of(lambda: numbered([f"{row} " + "long " * 20 for row in range(ROWS)])),

@@ -140,7 +140,10 @@ def test_a_teacher_that_is_not_clearly_better_is_noted(
     numbers = f"is {1 - teacher / 200:.4f}, that of a linear model on tf-idf {1 - linear / 200:.4f}"
     assert numbers in note
     assert "(Teacher.epochs, now 2), at another rate (Teacher.learning_rate, now 5e-05; " in note
-    assert "Teacher.trials finds one)" in note
+    assert "Teacher.trials finds one) or on more rows" in note
+    note = words_note(asked, "accuracy", replace(split, truncated=9), logits, labels)
+    assert note is not None
+    assert "(Task.max_length, now 3, cuts off 9 of 200; the linear model reads all)" in note
 
 
 def test_a_launch_says_that_words_do_better_than_a_teacher_that_learnt_nothing(

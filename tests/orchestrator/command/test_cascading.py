@@ -123,6 +123,21 @@ def test_it_needs_neither_torch_nor_transformers(done: Deployed) -> None:
 
 
 @pytest.mark.slow
+def test_it_labels_each_line_in_a_shell(done: Deployed, study: Study) -> None:
+    texts = [str(text) for text in texts_of(study, "heldout")[:20]]
+    ended = subprocess.run(
+        [sys.executable, "classify.py"],
+        cwd=done.folder,
+        input="".join(f"{text}\n" for text in texts),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers = classifier_of(done.folder)(done.folder)(texts)
+    assert ended.stdout.splitlines() == [answer.label for answer in answers]
+
+
+@pytest.mark.slow
 def test_threads_share_a_classifier(done: Deployed, study: Study) -> None:
     classifier = classifier_of(done.folder)(done.folder)
     texts = texts_of(study, "heldout")

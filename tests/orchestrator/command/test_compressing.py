@@ -28,6 +28,7 @@ from orchestrator.command.run import load_run
 from orchestrator.errors import RunError
 from orchestrator.study import Study
 from orchestrator.terminal import say
+from reports.speed import read_speeds
 from tests.conftest import planted_rows
 
 
@@ -93,6 +94,10 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     assert len(load_run(report.parent).trials) == trials, "the same call goes on"
     assert not made.exists()
 
+    compress(teacher, texts, out="small", max_length=24, minutes=1e-3, take_nearest=True)
+    timed = read_speeds(load_run(report.parent))[0].models
+    assert len(timed) == 1, "a model that was trained is judged, though the time is up"
+
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slow_teacher")
@@ -136,8 +141,14 @@ def test_with_labels_and_many_texts_cells_are_trained(
         (None, {"min_metric_kept": -1}, "-1 cannot be a gate: it is not a share; give one"),
         (None, {"max_ms": 0}, "0 ms are too few"),
         (None, {"max_ms": 1, "min_agreement": 0.9}, "name only one gate (min_agreement=..., "),
-        (None, {"min_metric_kept": 0.9}, "texts.txt' has no label column 'label'"),
+        (
+            None,
+            {"min_metric_kept": 0.9},
+            "texts.txt' has no label column 'label'; there are 'text' (label=...)",
+        ),
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
+        (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (take_"),
+        (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, ask for less, or take"),
         (None, {"out": "taken"}, "'taken' exists and is not an empty folder"),
     ],
 )
