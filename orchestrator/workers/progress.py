@@ -82,7 +82,7 @@ class LaunchProgress:
             self._stage, description=f"  {stage}", total=steps, completed=done, visible=True
         )
         before = f", {done} of them done before" if done else ""
-        self._line(f"  {stage}: {steps} steps{before}")
+        self._line(f"  {stage}: {steps} step{'s' * (steps != 1)}{before}")
 
     def advance(self) -> None:
         self._bars.advance(self._stage)
