@@ -23,7 +23,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import cached_file
 
 from objectives.cache import content_key
-from objectives.errors import UserError, first_line
+from objectives.errors import UserError, did_you_mean, first_line
 from objectives.students.bert.adapters import ADAPTERS, settings_of
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 
@@ -288,7 +288,7 @@ def own_config(checkpoint: str) -> PreTrainedConfig:
         problem = f"its config.json cannot be read ({reason}); repair it, or save it anew"
         if not Path(checkpoint).is_dir():
             where = "no such folder, and no model of that name could be loaded from the hub"
-            problem = f"{where} ({reason})"
+            problem = f"{where} ({reason}){did_you_mean(checkpoint, _folders_beside(checkpoint))}"
         elif not (Path(checkpoint) / "config.json").is_file():
             wanted = "name the folder that save_pretrained of transformers has written"
             problem = f"no config.json in the folder; {wanted}"
@@ -299,6 +299,11 @@ def own_config(checkpoint: str) -> PreTrainedConfig:
             f"(transformers_weights); remove that entry, and call the file {_WEIGHTS}"
         )
     return config
+
+
+def _folders_beside(checkpoint: str) -> list[str]:
+    beside = Path(checkpoint).parent
+    return [str(one) for one in beside.iterdir() if one.is_dir()] if beside.is_dir() else []
 
 
 def _labels(names: Sequence[str]) -> dict[str, object]:

@@ -129,6 +129,11 @@ def test_a_checkpoint_that_is_not_there_is_named(name: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_folder_of_almost_that_name_is_offered(copied: Path) -> None:
+    with pytest.raises(UserError, match=rf"did you mean '{copied}'\?$"):
+        read_config(f"{copied}x")
+
+
 def test_a_folder_without_config_is_no_name_of_the_hub(copied: Path) -> None:
     (copied / "config.json").unlink()
     with pytest.raises(UserError, match=r"copied': no config\.json in the folder; name the folder"):
