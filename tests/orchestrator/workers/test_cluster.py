@@ -84,6 +84,7 @@ def study(write_study: Callable[..., Path], tmp_path: Path) -> Study:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a busy machine starts a killed worker of Ray slowly
 @pytest.mark.parametrize(
     ("backend", "cluster"),
     [
