@@ -140,10 +140,8 @@ def row_of(bench: Workbench, name: str, seconds: float, seed: int, known: Row) -
     first = known.get("steps", PROBED)
     found, took, steps = in_seconds(bench, last, seconds - spent, seed, first)
     names = ("kl", "heldout_kl", "select", "heldout", "reached")
-    return {
-        **{**searched, **kept(worth(bench, found), *names)},
-        **{"steps": steps, "taken": spent + took},
-    }
+    measured = kept(worth(bench, found), *names)
+    return {**searched, **measured, "steps": steps, "taken": spent + took}
 
 
 def main() -> None:
