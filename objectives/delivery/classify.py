@@ -3,7 +3,7 @@
 `Classifier(FOLDER)(["what a lovely morning"])` gives an `Answer` for each text; a pair of texts is
 a tuple. In a folder with two models the second is asked where the first is unsure. The share of
 that, `deferred / asked`, is on the model card: where it moves, the texts have changed.
-`python classify.py < texts.txt` prints the label of each line.
+`python classify.py < texts.txt` prints the label of each line, or all its labels with ", " between.
 """
 
 import json
@@ -122,4 +122,5 @@ def _softmax(logits: Any) -> Any:
 
 if __name__ == "__main__":
     answers = Classifier()([line.rstrip("\n") for line in sys.stdin])
-    sys.stdout.writelines(f"{answer.label}\n" for answer in answers)
+    labels = (", ".join(label) if isinstance(label, list) else label for label, _ in answers)
+    sys.stdout.writelines(f"{label}\n" for label in labels)

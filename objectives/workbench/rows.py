@@ -26,7 +26,7 @@ def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
     ]
     if cut_off:
         yield (
-            f"texts longer than {inputs.task.max_length} tokens (Task.max_length) are cut off: "
+            f"texts longer than {inputs.task.max_length} tokens (max_length) are cut off: "
             f"{', '.join(cut_off)}"
         )
     yield from odd_texts(inputs.task, inputs.text)

@@ -324,7 +324,7 @@ def words_note(
     epochs, rate, cut_off = "", "", ""
     if select.truncated:
         cut_off = (
-            f", on more of each text (Task.max_length, now {select.max_length}, cuts off "
+            f", on more of each text (max_length, now {select.max_length}, cuts off "
             f"{select.truncated:,} of {len(select):,}; the linear model reads all)"
         )
     if teacher.fine_tuned:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +223,14 @@ def test_texts_with_several_labels_from_launch_to_answers(study: Study, tmp_path
             assert answer.label == [n for (n, share), least in above if share > least]
             wanted = sorted(WORDS[word] for word in text.split() if word in WORDS)
             assert answer.label == wanted
+        shell = subprocess.run(
+            [sys.executable, out / "classify.py"],
+            input="\n".join(texts),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert shell.stdout.splitlines() == [", ".join(answer.label) for answer in answers]
     plain = pipeline("text-classification", model=str(tmp_path / "model-1"), top_k=None)
     shares = {one["label"]: one["score"] for one in plain("joy bab toast")[0]}
     other = Classifier(tmp_path / "model-1")(["joy bab toast"])[0].probabilities

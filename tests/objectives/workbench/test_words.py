@@ -143,7 +143,7 @@ def test_a_teacher_that_is_not_clearly_better_is_noted(
     assert "Teacher.trials finds one) or on more rows" in note
     note = words_note(asked, "accuracy", replace(split, truncated=9), logits, labels)
     assert note is not None
-    assert "(Task.max_length, now 3, cuts off 9 of 200; the linear model reads all)" in note
+    assert "(max_length, now 3, cuts off 9 of 200; the linear model reads all)" in note
 
 
 def test_a_launch_says_that_words_do_better_than_a_teacher_that_learnt_nothing(

@@ -393,7 +393,7 @@ def test_rows_read_texts_cut_off_and_odd_labels_are_told_before_anything_is_trai
     read, note = notes(12)
     assert read == "400 rows read; train 240, alpha 64, selection 48, held out 48"
     assert note == (
-        "texts longer than 12 tokens (Task.max_length) are cut off: "
+        "texts longer than 12 tokens (max_length) are cut off: "
         f"train {counts['train']} of 240, alpha {counts['alpha']} of 64, "
         f"select {counts['select']} of 48, heldout {counts['heldout']} of 48"
     )

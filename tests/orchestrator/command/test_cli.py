@@ -57,7 +57,7 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     attributes = study._storage.get_study_system_attrs(study._study_id)
     assert any(name.startswith("dashboard:plot_data:front") for name in attributes)
     assert "accuracy against FLOPs" in done.stdout
-    assert "texts longer than 16 tokens (Task.max_length) are cut off: train" in done.stdout
+    assert "texts longer than 16 tokens (max_length) are cut off: train" in done.stdout
     assert "unpruned" in done.stdout
     last = done.stdout.strip().splitlines()[-4:]
     assert last[0].split() == ["report", "runs/tiny/report.html"]
