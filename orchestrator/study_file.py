@@ -55,12 +55,13 @@ def load_study_of(path: Path, run_name: str) -> Study:
 
 def file_of(study: Study) -> Path | None:
     """The file that a study is from: the study file that holds it, else the script at work; None
-    where there is none, as in a notebook or a script that comes through a pipe."""
+    where there is none, as in a notebook, in a script that comes through a pipe, or of a study that
+    the command itself has made."""
     module = sys.modules.get(_MODULE)
     if module is None or all(value is not study for value in vars(module).values()):
         module = sys.modules["__main__"]
-    file = vars(module).get("__file__")
-    return Path(file) if file is not None and Path(file).is_file() else None
+    file = Path(vars(module).get("__file__") or "")
+    return file if file.is_file() and file.name != "maskfront" else None
 
 
 def own_modules() -> list[ModuleType]:

@@ -98,7 +98,7 @@ def _study_note(run: RunRecord) -> str:
         f"Objectives: {markdown(run.objective_name)} on the selection split "
         f"({'up' if unpruned.objective == 'metric' else 'down'}) and "
         f"{unpruned.cost_name} in {markdown(unpruned.unit)} (down).",
-        "A trial with a constraint above 0 missed its budget and is not on the front.",
+        "A trial with a constraint above 0 missed its budget or an aim and is not on the front.",
         "`maskfront export` with `--trial N` exports a model; `maskfront report` writes the page.",
     ]
     return "\n".join(lines)
@@ -110,7 +110,7 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     if (result := trial.result) is None:
         return ""
     sizes = in_numbers(result.widths, run.unpruned.widths)
-    met = "inside" if trial.feasible else "**outside**"
+    met = "inside" if result.violation <= 0 else "**outside**"
     lines = [
         f"{result.budget_name} ratio {result.reached:.4f}, {met} the band around its target "
         f"{result.target_ratio:.4f} ± {100 * result.tolerance:.3g}%. "

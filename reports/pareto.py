@@ -69,6 +69,9 @@ def answer(view: ParetoView) -> str:
     unpruned = view.run.unpruned
     name = unpruned.cost_name
     if not view.front and view.outside:
+        inside = sum(trial.result.violation <= 0 for trial in view.outside)
+        if inside:
+            return f"No trial has met all aims yet; {inside} finished inside their {name} budget."
         return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
     if not view.front:
         return "No trial has finished yet."

@@ -58,11 +58,13 @@ def timings_table(bench: Bench) -> Table:
     """Megabytes, milliseconds with their 95th percentile, how many times as fast as the reference,
     and what fewer bits are worth where that was scored."""
     conditions = bench.conditions
-    caption = [f"speed-up: times as fast as {_short(bench.reference)} in its fastest float32"]
+    caption = [
+        f"speed-up: times as fast as {escape(_short(bench.reference))} in its fastest float32"
+    ]
     if any(timing.texts for timing in bench.timings):
         own = "the task's own texts and tokenizer, one thread, processor time"
         caption.append(f"text to label: {own}")
-    caption += [f"no {engine}: {why}" for engine, why in bench.skipped.items()]
+    caption += [f"no {engine}: {escape(why)}" for engine, why in bench.skipped.items()]
     table = Table(
         title=f"one forward pass of batch x length, median of {conditions['rounds']}; "
         f"{conditions['device']}, {conditions['threads']} threads",

@@ -37,8 +37,8 @@ class Run(RunRecord):
             Columns: number, state, one for each knob, metric (on the selection split),
             heldout_metric, divergence (from the teacher, on the selection split),
             heldout_divergence, train_divergence (on rows that it learnt from), cost (in the unit of
-            the study), ratio, flops, params, seconds, feasible (it met its budget) and front (no
-            other beats it). What a trial does not have is missing (NaN).
+            the study), ratio, flops, params, seconds, feasible (it met its budget and the aims of
+            the study) and front (no other beats it). What a trial does not have is missing (NaN).
         """
         import pandas as pd
 

@@ -37,8 +37,10 @@ def model_card(
     package, _, file = family.model.__module__.rpartition(".")
     base = "student" if "student" in run.sources else "teacher"
     license_ = run.sources.get(f"{base} license")
+    several = license_ is not None and ", " in license_  # of an ensemble
     front_matter = ModelCardData(
-        license=license_,
+        license="other" if several else license_,
+        license_name=license_ if several else None,
         library_name="transformers",
         pipeline_tag="text-classification",
         tags=["maskfront", *family.tags],

@@ -115,8 +115,8 @@ def export(
                     f"{len(shares)} from {min(shares.values()):.3f} to {max(shares.values()):.3f}"
                 )
             notes.append(
-                "thresholds in config.json, chosen on the selection split, which classify.py has "
-                f"and a pipeline leaves to you: {each}"
+                "thresholds in config.json, chosen on the selection split, which classify.py "
+                f"of an ONNX export has and a pipeline leaves to you: {each}"
             )
         if onnx or inputs:
             notes += _write_onnx(run, unfinished, inputs)

@@ -34,7 +34,7 @@ def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None
     finished = [trial for run in overlay.runs for trial in run.finished]
     if not finished:
         return None
-    inside = sum(trial.feasible for trial in finished)
+    inside = sum(trial.result.violation <= 0 for trial in finished)
     sentences = [f"{inside} of {len(finished)} finished trials are inside their budget."]
     left = [left_open(run, own) for run, own in zip(overlay.runs, curves, strict=True)]
     known = [one for own in left for one in own]

@@ -54,7 +54,7 @@ def knob_panel(overlay: Overlay) -> Panel | None:
         name="slices",
         title="Each knob against each objective",
         figure=figure,
-        caption="Every finished trial; faint ones lie outside their budget.",
+        caption="Every finished trial; faint ones miss their budget or an aim.",
     )
 
 

@@ -104,6 +104,7 @@ def write_report(
 def _part(together: Overlay, place: int) -> dict[str, Any]:
     run = together.runs[place]
     view, folder = pareto_view(run), shlex.quote(str(run.folder))
+    launch = RunFolder(run.folder).read_launch()
     return {
         "place": place,
         "name": together.names[place],
@@ -114,7 +115,8 @@ def _part(together: Overlay, place: int) -> dict[str, Any]:
         "counts": Counter(map(state_text, run.trials)),
         "folder": folder,
         "export": f"maskfront export {folder}",
-        "launch": RunFolder(run.folder).read_launch(),
+        "launch": launch,
+        "compressed": launch is not None and launch["command"].startswith("maskfront compress "),
         "cascades": cascades_of(run),
     }
 

@@ -106,6 +106,11 @@ def unfinished(trial: TrialRecord, state: State, **changes: Any) -> TrialRecord:
     return TrialRecord(**{**vars(trial), "state": state, "result": None, **changes})
 
 
+def missing_an_aim(trial: FinishedTrial) -> FinishedTrial:
+    """The trial in a study that also asks for more metric."""
+    return replace(trial, result=replace(trial.result, aims={"metric >= 0.99": 0.1}))
+
+
 def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
     """A run of a teacher with two layers, 4 heads and 32 FFN neurons in each, accuracy 0.9."""
     run = RunRecord(

@@ -16,6 +16,7 @@ from reports.figures.front import front_figure
 from reports.overlay import overlay
 from reports.pareto import answer, knob_texts, pareto_view, percent
 from reports.recommended import recommendations
+from tests.reports.conftest import missing_an_aim
 
 ROWS = st.lists(
     # Few values, so that ties of metric, of FLOPs and of both are common.
@@ -129,6 +130,10 @@ def test_answer_without_a_model_at_half_the_flops(make_run: Any, make_trial: Any
     missed = make_run([make_trial(0, 720_000, 0.81, target=0.3)])
     assert answer(pareto_view(missed)) == (
         "No trial has met its FLOPs budget yet; 1 finished outside it."
+    )
+    [*trials] = map(missing_an_aim, large.trials)
+    assert answer(pareto_view(make_run([*trials, missed.trials[0]]))) == (
+        "No trial has met all aims yet; 2 finished inside their FLOPs budget."
     )
     assert answer(pareto_view(make_run())) == "No trial has finished yet."
 

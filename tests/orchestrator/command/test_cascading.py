@@ -26,7 +26,7 @@ from objectives.workbench.inputs import read_inputs
 from orchestrator.command.cascading import _chosen
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
-from reports.exporting.deployed_card import Deployed
+from reports.exporting.deployed_card import Deployed, deployed_card
 from tests.launching import run_study
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
@@ -146,6 +146,13 @@ def test_threads_share_a_classifier(done: Deployed, study: Study) -> None:
         together = list(pool.map(lambda _: classifier(texts), range(8)))
     assert all([a.label for a in own] == [a.label for a in alone] for own in together)
     assert classifier.asked == 9 * len(texts)
+
+
+@pytest.mark.slow
+def test_the_card_of_pairs_asks_for_pairs(done: Deployed, launched: Run) -> None:
+    assert 'Classifier()(["one text", "another text"])' in deployed_card(launched, done, 16)
+    pairs = replace(launched, sources={**launched.sources, "text pair": "b"})
+    assert 'Classifier()([("the first text", "the second")])' in deployed_card(pairs, done, 16)
 
 
 @pytest.mark.slow

@@ -116,6 +116,18 @@ def test_a_notebook_has_no_file_and_the_report_shows_the_study(
     assert run == load_run(run.folder)
 
 
+def test_of_a_study_that_the_command_made_the_report_shows_the_study(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "maskfront")
+    (tmp_path / "maskfront").write_text("from orchestrator.command.cli import main\n")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    run = launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", command="maskfront")
+    launched = json.loads((run.folder / "launch.json").read_text())
+    assert launched["source"].startswith("study = Study(name='tiny',")
+
+
 def test_without_a_report_nothing_is_written_but_the_run(study: Study, tmp_path: Path) -> None:
     run = launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", report=False)
     assert len(run.front) == 1

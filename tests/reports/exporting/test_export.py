@@ -234,6 +234,9 @@ def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Pa
     paired = replace(run, sources={**named, "text pair": "b"})
     card = model_card(paired, run.trials[0], BERT, plain=True, notes=[])
     assert 'classify({"text": "the first text", "text_pair": "the second"})' in card
+    ensemble = replace(run, sources={**named, "teacher license": "apache-2.0, mit"})
+    card = model_card(ensemble, run.trials[0], BERT, plain=True, notes=[])
+    assert "license: other\nlicense_name: apache-2.0, mit\n" in card
     assert "license:" not in plain
     assert "The license of the teacher is unknown" in plain
     assert "\n- a note\n\n" in plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from orchestrator.runs.records import RunRecord
 from reports.curves import Curve, points_each, read_curves
 from reports.figures.budget import budget_section, left_open
 from reports.overlay import overlay
+from tests.reports.conftest import missing_an_aim
 
 
 def curve(*ratios: float) -> Curve:
@@ -29,6 +31,8 @@ def test_what_the_masks_left_open_is_the_last_that_the_search_said(mixed_run: Ru
         "In 1 of 3 trials the masks were still open above the budget when the search ended: there "
         "the ranking of units, not the search, met the budget.",
     )
+    aiming = replace(mixed_run, trials=tuple(map(missing_an_aim, mixed_run.finished)))
+    assert budget_section(overlay([aiming]), [curves]).sentences == section.sentences
     _, cut, hollow = section.panels[0].figure.data
     assert list(cut.y) == [0.7, 0.4, 0.5, 0.3]
     assert list(cut.error_y.array) == pytest.approx([0.035, 0.02, 0.025, 0.01])

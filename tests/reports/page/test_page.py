@@ -181,6 +181,10 @@ def test_page_shows_how_the_run_was_launched(
     text = Page(write_report([run], tmp_path / "report.html")).words
     assert "Launched by maskfront run a.py" in text
     assert "study = Study(name='</pre>')" in text
+    assert f"maskfront bench {tmp_path} --study-file" in text
+    RunFolder(tmp_path).write_launch("maskfront compress bert --data a.txt", "study = Study()")
+    text = Page(write_report([run], tmp_path / "report.html")).words
+    assert "maskfront bench" not in text, "there is no study file"
 
 
 def test_damaged_files_are_left_out_and_the_page_is_written(
