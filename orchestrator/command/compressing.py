@@ -98,7 +98,7 @@ def compress(
     console: Console | None = None,
     say: Say = lambda line: None,
 ) -> Compressed:
-    """Make a classifier as fast as a gate allows: what passes it with 95% confidence is right.
+    """Make a classifier as fast as a gate allows, which is a test at 95% confidence.
 
     A part of the texts chooses the model, another, which nothing saw, says what it is worth; on the
     rest students learn what the classifier answers. The unpruned model in int8 is a candidate, too.
