@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage
 from optuna.study._frozen import FrozenStudy
 from optuna.study._multi_objective import _fast_non_domination_rank
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 __all__ = ["FrozenStudy"]  # what a storage says of a study; no public module has it
 
@@ -58,6 +58,14 @@ def set_trial_attribute(study: optuna.Study, trial: FrozenTrial, name: str, valu
     """Set a user attribute of a trial that another process asked for. Only the `Trial` that it got
     has a public way."""
     study._storage.set_trial_user_attr(trial._trial_id, name, value)
+
+
+def fail_waiting(study: optuna.Study, trial: FrozenTrial, why: Mapping[str, Any]) -> None:
+    """Fail a trial that is enqueued; `why` becomes attributes of it. `Study.tell` takes a trial
+    that was asked for alone."""
+    for name, value in why.items():
+        set_trial_attribute(study, trial, name, value)
+    study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
 
 
 def knobs_of(trial: FrozenTrial) -> dict[str, Any]:

@@ -203,14 +203,24 @@ def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
 
 
 def inputs_of(run: RunRecord, study: Study) -> Inputs:
-    """The data of the run's study, read again. Raises RunError if it is not what the run saw."""
+    """The data of the run's study, read again. Raises RunError if it is not what the run saw, or if
+    the teacher is another."""
     from objectives.workbench.inputs import read_inputs
+    from orchestrator.identity import definition_of
 
     inputs = read_inputs(study.task, study.teacher, student=study.student, seq_len=study.seq_len)
-    if inputs.text.fingerprint != run.definition["task.data"]:
+    alone = replace(study, beside=())
+    now = definition_of(alone, inputs.text.fingerprint, inputs.checkpoint_fingerprint)
+    was = run.definition
+    differs = [
+        name
+        for name in sorted(now.keys() | was.keys())
+        if name.startswith(("task.", "teacher.checkpoint")) and now.get(name) != was.get(name)
+    ]
+    if differs:
         raise RunError(
-            f"study '{study.name}' does not have the data of the run '{run.folder}'; "
-            "name the study file that the run was launched with"
+            f"study '{study.name}' does not have the data of the run '{run.folder}' "
+            f"({', '.join(differs)}); name the study file that the run was launched with"
         )
     return inputs
 

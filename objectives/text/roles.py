@@ -45,22 +45,24 @@ class Survey:
     """What there is to draw rows from, before anything is drawn."""
 
     texts: int
-    """Different ones of the split that the rows are drawn from."""
+    """Different ones of the split that the rows are drawn from; with a label, if the task has."""
     some: Examples
     """A few of them, at equal distances, without labels."""
     columns: tuple[str, ...]
+    labels: int
+    """Different ones of these; 1 if the task has none."""
 
 
 def survey(task: Task) -> Survey:
-    """Count the texts of a task without reading labels. Raises UserError for what `load` refuses
-    of a file."""
+    """Count the texts of a task. Raises UserError for what `load` refuses of a file."""
     with TemporaryDirectory() as cache:
         data = read(task, cache)
-        rows = scan(task, data, task.split, labelled=False)
+        rows = scan(task, data, task.split, labelled=task.labelled)
         _, first = np.unique(rows.texts, return_index=True)
         places = np.sort(first)[:: -(-len(first) // _SOME)]
         columns = tuple(data[task.split].column_names)
-        return Survey(len(first), _examples(task, rows.at(places)), columns)
+        labels = len(np.unique(rows.labels[first]))
+        return Survey(len(first), _examples(task, rows.at(places)), columns, labels)
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:

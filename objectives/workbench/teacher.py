@@ -189,9 +189,10 @@ def fine_tuned(
     its own tokens.
 
     Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text without
-    a role does not. `make` fine-tunes in another way. Without `fine_tune`, and of a teacher with
-    `trials` without `make`, it is what a launch left there, on whatever device that was; raises
-    UserError if nothing was left.
+    a role does not; nor does the device where `precision` is "auto", as a run that goes on on
+    another one has one teacher. `make` fine-tunes in another way. Without `fine_tune`, and of a
+    teacher with `trials` without `make`, it is what a launch left there; raises UserError if
+    nothing was left.
     """
     label_names, teacher = text.label_names, teacher.settled(len(train), checkpoint)
     ingredients = {
@@ -204,12 +205,15 @@ def fine_tuned(
         "labels": list(label_names),
         "seed": session.seed,
     }
-    folder = session.cache / content_key(ingredients)
-    if not fine_tune or (teacher.trials and make is None):
-        others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
-        for kept in (folder, *(session.cache / content_key(other) for other in others)):
-            if kept.is_dir():
-                return load(str(kept))
+    own = session.cache / content_key(ingredients)
+    others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
+    there = [own, *(session.cache / content_key(other) for other in others)]
+    left = not fine_tune or (teacher.trials > 0 and make is None)
+    anywhere = left or teacher.precision == "auto"
+    folder = next((kept for kept in there if kept.is_dir()), own) if anywhere else own
+    if left:
+        if folder.is_dir():
+            return load(str(folder))
         raise UserError(
             f"'{session.cache}' does not hold the teacher that was fine-tuned from "
             f"'{checkpoint}'; launch the study again with the same number of trials to "

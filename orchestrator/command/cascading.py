@@ -48,13 +48,14 @@ def cascade(
     out = Path(out)
     check_free(out)
     inputs = inputs_of(run, study)
+    unpruned = teacher_of(run, study, inputs)  # refused before anything is written
     with TemporaryDirectory() as scratch:
         engines = FASTER if engine is None else (engine,)
         candidates = Candidates(inputs, engines, Path(scratch), say)
         front = run.front[:: -(-len(run.front) // _MOST)]
         for trial in front:
             candidates.add_trial(run, trial.number)
-        candidates.add(None, teacher_of(run, study, inputs), inputs.tokenizer)
+        candidates.add(None, unpruned, inputs.tokenizer)
         members, rows = candidates.judged(run, [*(trial.number for trial in front), None])
         found = _chosen(run, list(pairs_of(members, rows)), aims)
         return candidates.deploy(run, found, rows, out)

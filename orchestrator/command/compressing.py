@@ -274,18 +274,21 @@ def _study(
         data, name=Path(data).name, text=text, metric="agreement", max_length=max_length
     )
     there = survey(whole)
-    if there.texts < _FEWEST:
-        raise UserError(
-            f"'{data}' has {there.texts} different texts; compress needs {_FEWEST} or more"
-        )
-    speed = planning.seconds_of_an_answer(model, there.some, max_length)
-    texts = planning.affordable(there.texts, _ANSWERING * seconds / speed)
-    task = replace(whole, **asdict(planning.Sizes.of(texts)))
     if label is not None:
         if label not in there.columns:
             columns = ", ".join(f"'{column}'" for column in there.columns)
             raise RunError(f"'{data}' has no label column '{label}'; there are {columns}", "label")
-        task = replace(task, metric="accuracy", label=label, drop_missing=True)
+        whole = replace(whole, metric="accuracy", label=label, drop_missing=True)
+        there = survey(whole)
+    if there.texts < _FEWEST:
+        labelled = "" if label is None else f" with a label in '{label}'"
+        raise UserError(
+            f"'{data}' has {there.texts} different texts{labelled}; compress needs {_FEWEST} or "
+            "more"
+        )
+    speed = planning.seconds_of_an_answer(model, there.some, max_length)
+    texts = planning.affordable(there.texts, _ANSWERING * seconds / speed)
+    task = replace(whole, **asdict(planning.Sizes.of(texts, there.labels)))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
     study = Study(
         name=name,

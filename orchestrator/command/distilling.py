@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from objectives.cache import atomic_write, content_key
 from objectives.device import choose_device, quiet_libraries
-from objectives.errors import UserError
+from objectives.errors import UserError, a_few
 from objectives.progress import SilentProgress
 from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import AdaptedBert
@@ -81,8 +81,12 @@ def distil(
         raise UserError(f"model '{teacher}': general distillation takes and makes BERTs alone")
     check_layers(student_layers, whole.config.num_hidden_layers)
     with TemporaryDirectory() as cache:
-        read = TextFile.named(text, None, "utf-8").read(["text"], cache)["text"]
-        texts = [(line,) for line in dict.fromkeys(read) if line and line.strip()]
+        read = TextFile.named(text, None, "utf-8").read(["text"], cache)
+        if "text" not in read.column_names:
+            there = a_few(read.column_names)
+            raise UserError(f"file '{text}' has no column 'text'; there are {there}")
+        lines = (str(line) for line in read["text"] if line is not None)
+        texts = [(line,) for line in dict.fromkeys(lines) if line.strip()]
     if not texts:
         raise UserError(f"file '{text}' holds no text")
     tokenizer, small = pretrained.load_tokenizer(teacher), keep_layers(whole, student_layers)

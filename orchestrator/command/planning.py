@@ -74,11 +74,12 @@ class Sizes:
     heldout: int
 
     @classmethod
-    def of(cls, texts: int) -> Self:
-        """Of few texts half choose, as a gate needs about a hundred; of many 2,000."""
+    def of(cls, texts: int, labels: int = 1) -> Self:
+        """Of few texts half choose, as a gate needs about a hundred; of many 2,000. Each role needs
+        a row of each label."""
         select = min(max(texts // 4, min(texts // 2, 250)), 2000)
         heldout = min(texts // 5, 2000)
-        alpha = max(1, min(texts // 20, 500))
+        alpha = max(labels, min(texts // 20, 500))
         return cls(texts - select - heldout - alpha, alpha, select, heldout)
 
     @property

@@ -4,6 +4,7 @@ trials of the same training: one that had more would mislead it."""
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from optuna.distributions import IntDistribution
@@ -11,11 +12,12 @@ from rich.console import Console
 
 from objectives.cache import atomic_write, content_key
 from objectives.methods.polish import Polish
+from objectives.training.stages import Loss, Stage
 from objectives.workbench.fidelity import FULL
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run
 from orchestrator.errors import RunError
-from orchestrator.runs.records import RunRecord, read_run
+from orchestrator.runs.records import RunRecord, TrialRecord, read_run
 from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
 from reports.choice import check_finished
@@ -85,8 +87,8 @@ def _study(
         check_finished(run, number)
     if not wanted:
         raise RunError(f"'{run.folder}' has no front to polish; name one of its trials")
-    known = read_run(out).trials if RunFolder(out).exists() else ()
-    numbers = list(dict.fromkeys([*(int(trial.knobs["trial"]) for trial in known), *wanted]))
+    had = [int(trial.knobs["trial"]) for trial in _begun(out) if "trial" in trial.knobs]
+    numbers = list(dict.fromkeys([*had, *wanted]))
     return replace(
         study,
         name=f"{study.name}-polished",
@@ -94,7 +96,7 @@ def _study(
             trials=str((run.folder / "trials").absolute()),
             parent=content_key(run.definition),
             spaces=study.spaces or Polish.spaces,
-            stages=(replace(Polish.stages[0], epochs=epochs),),
+            stages=(replace(Polish.stages[0], epochs=epochs, loss=_loss(study)),),
         ),
         space={"trial": IntDistribution(0, _MOST)},
         first=tuple({"trial": number} for number in numbers),
@@ -103,7 +105,26 @@ def _study(
         warm_start=(),
         fidelity=FULL,
         sampler=None,
+        patience=None,
+        trial_timeout=None,
     )
+
+
+def _begun(out: Path) -> Sequence[TrialRecord]:
+    """The trials of a run that may be there, or may have been cut off before its first trial."""
+    try:
+        return read_run(out).trials
+    except RunError:
+        return ()
+
+
+def _loss(study: Study) -> Loss:
+    """That of `Polish`, unless all methods learn from the teacher's answers alone: it may have
+    nothing else."""
+    settings = [value for method in study.methods.values() for value in vars(method).values()]
+    several = chain.from_iterable(own for own in settings if isinstance(own, tuple))
+    losses = {own.loss for own in (*settings, *several) if isinstance(own, Stage)}
+    return "prediction" if losses and losses <= {"prediction", "hint"} else Polish.stages[0].loss
 
 
 def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:

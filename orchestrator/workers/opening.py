@@ -14,15 +14,15 @@ from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
 from orchestrator.identity import sources_of
-from orchestrator.optuna_private import study_id_of
-from orchestrator.runs.records import DEFINITION, HOME, SOURCES, VERSIONS, WANTED
+from orchestrator.optuna_private import fail_waiting, knobs_of, study_id_of
+from orchestrator.runs.records import DEFINITION, FAILURE, HOME, SOURCES, VERSIONS, WANTED
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
 from orchestrator.teacher_study import SUFFIX
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
 from orchestrator.workers.limits import begin_launch
-from orchestrator.workers.warm_start import earlier_runs
+from orchestrator.workers.warm_start import WARM_START, earlier_runs
 
 _CONTENTS = {
     "task.data": "the rows of the task or their roles (train, alpha, select, heldout) have changed",
@@ -98,11 +98,15 @@ def describe(outer: optuna.Study, study: Study, device: str, timeout: float | No
 
 def _ask_first(outer: optuna.Study, study: Study) -> None:
     """Enqueue the knobs that the study begins with, but for those that it has had. Where nothing is
-    drawn, those whose trials have failed are asked for again."""
+    drawn, those whose trials have failed are asked for again, and what an earlier launch has asked
+    for and this one does not is dropped."""
     if study.sampler is not None:
         for knobs in study.first:
             outer.enqueue_trial(dict(knobs), skip_if_exists=True)
         return
+    for trial in outer.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        if WARM_START not in trial.user_attrs and knobs_of(trial) not in study.first:
+            fail_waiting(outer, trial, {FAILURE: "a later launch did not ask for it"})
     known = [
         trial.system_attrs.get("fixed_params", trial.params)
         for trial in outer.get_trials(deepcopy=False)

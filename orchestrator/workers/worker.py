@@ -88,7 +88,7 @@ class Worker:
             fruitless = fruitless + 1 if self.counted == before else 0
             call_back(callbacks, self.outer, self.folder, self.progress.note)
             enough = len(self.failed) >= _MOST_FAILURES or not self.counted
-            if fruitless >= 2 and self.failed and enough:
+            if fruitless >= 2 and self.failed and enough and self.study.sampler is not None:
                 raise RunError(
                     f"study '{self.study.name}': {len(self.failed)} trials in a row failed; the "
                     f"last one with: {self.failed[-1]}"

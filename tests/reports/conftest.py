@@ -42,6 +42,8 @@ from orchestrator.runs.records import (
 from orchestrator.runs.results import TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage
+from orchestrator.study import Study
+from orchestrator.workers.loop import read_study
 
 MakeTrial: TypeAlias = Callable[..., TrialRecord]
 MakeRun: TypeAlias = Callable[..., RunRecord]
@@ -104,6 +106,12 @@ def _trial(
 def unfinished(trial: TrialRecord, state: State, **changes: Any) -> TrialRecord:
     """The trial as it would be if it had come to no result."""
     return TrialRecord(**{**vars(trial), "state": state, "result": None, **changes})
+
+
+def launched_from(run: RunRecord, study: Study) -> RunRecord:
+    """The run, as if this study had been launched."""
+    _, definition = read_study(study, "cpu")
+    return replace(run, definition={**run.definition, **definition})
 
 
 def missing_an_aim(trial: FinishedTrial) -> FinishedTrial:

@@ -23,7 +23,6 @@ from objectives.problem import Problem
 from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
-from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench
@@ -46,6 +45,7 @@ from reports.speed import (
     without_kernel,
 )
 from tests.conftest import TINY
+from tests.reports.conftest import launched_from
 from tests.reports.page.test_page import Page
 
 SETTINGS: dict[str, Any] = {"engines": ["eager"], "lengths": [4], "rounds": 2}
@@ -66,7 +66,7 @@ def study(planted_task: Task, tiny_bert: str) -> Study:
 @pytest.fixture(scope="module")
 def run(
     problem: Problem,
-    planted_task: Task,
+    study: Study,
     tmp_path_factory: pytest.TempPathFactory,
     make_run: Any,
     make_trial: Any,
@@ -84,8 +84,7 @@ def run(
         model.save_pretrained(folder / "trials" / f"{number:05d}" / "model")
     rows = [(0, 700_000, 0.89), (1, 400_000, 0.1), (2, 500_000, 0.09), (3, 300_000, 0.05)]
     record: RunRecord = make_run([make_trial(*row) for row in rows], folder=folder)
-    data = load(planted_task).fingerprint
-    return replace(record, definition={**record.definition, "task.data": data})
+    return launched_from(record, study)
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +164,16 @@ def test_a_study_of_another_run_and_a_teacher_that_is_gone_are_named(
 ) -> None:
     ended = replace(run, trials=run.trials[:2])
     other = replace(ended, definition={**run.definition, "task.data": "another"})
-    with pytest.raises(RunError, match=r"does not have the data of the run '.*timed'; name"):
+    with pytest.raises(
+        RunError, match=r"does not have the data of the run '.*timed' \(task.data\); name"
+    ):
         bench_front(other, study, **SETTINGS)
+    longer = replace(study, task=replace(study.task, max_length=20, truncation="head+tail"))
+    with pytest.raises(RunError, match=r"timed' \(task.max_length, task.truncation\); name the st"):
+        bench_front(ended, longer, **SETTINGS)
+    retrained = replace(run, definition={**run.definition, "teacher.checkpoint": "another"})
+    with pytest.raises(RunError, match=r"timed' \(teacher.checkpoint\); name the study file"):
+        bench_front(replace(retrained, trials=run.trials[:2]), study, **SETTINGS)
     with pytest.raises(RunError, match=r"its teacher; name no other model \(against=\.\.\.\)$"):
         bench_front(ended, study, against=tmp_path, **SETTINGS)
     copied = copytree(run.folder, tmp_path / "run", ignore=ignore_patterns("cache"))

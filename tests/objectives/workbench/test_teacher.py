@@ -15,6 +15,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from objectives import device
+from objectives.device import Precision
 from objectives.errors import UserError
 from objectives.metric import Metric
 from objectives.session import Session
@@ -52,6 +54,7 @@ def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
         max_length: int = whole.max_length,
         first_token: int = whole.input_ids[0][0],
         notes: list[str] | None = None,
+        precision: Precision = "auto",
     ) -> tuple[BertForSequenceClassification, int]:
         progress = RecordingProgress()
         train = replace(
@@ -61,7 +64,7 @@ def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
             max_length=max_length,
         )
         model = load_teacher(
-            Teacher(checkpoint=checkpoint, epochs=epochs, learning_rate=1e-3),
+            Teacher(checkpoint=checkpoint, epochs=epochs, learning_rate=1e-3, precision=precision),
             LabelledText({role: Examples([(data,)], whole.labels[:1]) for role in ROLES}, LABELS),
             train,
             session=Session(cache=tmp_path, seed=seed, progress=progress),
@@ -129,6 +132,20 @@ def test_the_second_time_nothing_is_trained(load: Load) -> None:
     assert steps > 0
     assert no_steps == 0
     assert same(first, again)
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_a_run_that_goes_on_on_another_device_has_one_teacher(
+    load: Load, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "multiplies_bfloat16", lambda _: half)
+    first, _ = load()
+    monkeypatch.setattr(device, "multiplies_bfloat16", lambda _: not half)
+    again, steps = load()
+    assert steps == 0
+    assert same(first, again)
+    other: Precision = "float32" if half else "bfloat16"
+    assert load(precision=other)[1] > 0, "what is asked for is made"
 
 
 def test_the_same_checkpoint_elsewhere_is_the_same_teacher(

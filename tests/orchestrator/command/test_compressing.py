@@ -19,6 +19,7 @@ from objectives.combining.members import Member, Rows
 from objectives.errors import MaskfrontError, UserError
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import load_tokenizer
+from objectives.text.roles import load
 from objectives.workbench.workbench import Workbench
 from orchestrator.command import compressing, planning
 from orchestrator.command.candidates import Candidates
@@ -123,6 +124,21 @@ def test_with_labels_and_many_texts_cells_are_trained(
         AutoModelForSequenceClassification.from_pretrained(
             tmp_path / "small", trust_remote_code=True
         )
+
+
+def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
+    teacher: Path, tmp_path: Path
+) -> None:
+    rows, labels = planted_rows()["text"][:256], 16
+    table = tmp_path / "table.csv"
+    lines = [f'"{text}",{n % labels if n % 7 else ""}\n' for n, text in enumerate(rows)]
+    table.write_text("text,label\n" + "".join(lines))
+    study, texts, _ = compressing._study(
+        str(teacher), table, "text", "label", tmp_path / "small", 24, 60
+    )
+    sizes = {role: len(own.labels) for role, own in load(study.task).roles.items()}
+    assert texts == sum(sizes.values()) == 256 - 37
+    assert sizes["alpha"] == labels > texts // 20
 
 
 @pytest.mark.parametrize(

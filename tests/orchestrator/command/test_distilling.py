@@ -124,6 +124,12 @@ def test_what_cannot_work_is_refused(
     other = write_variant("distilbert", tmp_path / "other")
     with pytest.raises(UserError, match="takes and makes BERTs alone"):
         distil(other, text, out, student_layers=(0, 2), console=QUIET)
+    table = tmp_path / "table.jsonl"
+    table.write_text('{"body": "a text"}\n')
+    with pytest.raises(UserError, match=r"table\.jsonl' has no column 'text'; there are 'body'"):
+        distil(tiny_bert, table, out, student_layers=(0, 2), console=QUIET)
+    table.write_text('{"text": 7}\n')
+    distil(tiny_bert, table, tmp_path / "of-numbers", student_layers=(0,), **QUICK)
     with pytest.raises(UserError, match="lower learning_rate, now 1e"):
         distil(tiny_bert, text, out, student_layers=(0, 2), **QUICK | {"learning_rate": 1e30})
     assert not out.exists()

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from maskfront import Run, RunError, Study, launch, load_run, polish
+from maskfront import FisherSearch, Run, RunError, Stage, Study, launch, load_run, polish
 from objectives.methods import polish as methods_polish
 from objectives.weights.inherited import inherited
 from orchestrator.study_file import load_study
+from orchestrator.workers import claims
+from orchestrator.workers.worker import Worker
 
 QUIET = Console(quiet=True)
 
@@ -98,6 +100,58 @@ def test_where_every_trial_fails_the_launch_says_why(
     monkeypatch.setattr(methods_polish, "inherited", fail)
     with pytest.raises(RunError, match=r"1 trial.* failed.* ZeroDivisionError: a bug"):
         polish(run, study, trials=[1], epochs=1, device="cpu", console=QUIET)
+
+
+def test_a_call_that_was_stopped_is_continued_whenever_that_was(
+    run: Run, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def polished(*trials: int) -> Run:
+        return polish(run, study, trials=trials, epochs=1, device="cpu", console=QUIET)
+
+    def finished(*trials: int) -> list[int]:
+        return sorted(int(trial.knobs["trial"]) for trial in polished(*trials).finished)
+
+    for place in ((Worker, "_record_unpruned"), (claims, "draw")):
+        with monkeypatch.context() as broken:
+            broken.setattr(*place, stopped)
+            with pytest.raises(KeyboardInterrupt):
+                polished(0, 1)
+    assert finished(2) == [2], "what had not begun is asked for no more"
+    with monkeypatch.context() as broken:
+        broken.setattr(methods_polish, "inherited", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            polished(0)
+    assert finished(2) == [0, 2], "what had begun is"
+
+
+def test_limits_of_the_search_do_not_hold_for_models_that_a_user_names(
+    run: Run, study: Study
+) -> None:
+    short = replace(study, patience=1, trial_timeout=1e-3)
+    assert len(polish(run, short, trials=[2, 1, 0], epochs=1, console=QUIET).finished) == 3
+
+
+def test_models_that_cannot_be_polished_do_not_stop_the_others(run: Run, study: Study) -> None:
+    for number in (0, 1):
+        (run.folder / "trials" / f"{number:05d}" / "model" / "model.safetensors").unlink()
+    polished = polish(run, study, trials=[0, 1, 2], epochs=1, population=1, console=QUIET)
+    assert [trial.knobs["trial"] for trial in polished.finished] == [2]
+
+
+def test_students_of_answers_alone_are_polished_by_these(study: Study, tmp_path: Path) -> None:
+    stage = Stage(name="recover", epochs=0.1, loss="prediction")
+    alone = replace(
+        study,
+        method=FisherSearch(tolerance=0.3, stages=(stage,)),
+        space={"target_ratio": study.space["target_ratio"]},
+        trials=1,
+    )
+    whole = launch(alone, out=tmp_path / "run", device="cpu", report=False, console=QUIET)
+    polished = polish(whole, alone, trials=[0], epochs=0.1, device="cpu", console=QUIET)
+    assert polished.definition["method.stages.polish.loss"] == "prediction"
 
 
 def test_more_training_elsewhere_is_another_study(run: Run, study: Study, tmp_path: Path) -> None:

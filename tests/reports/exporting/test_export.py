@@ -31,7 +31,6 @@ from objectives.students.bert.cutting import cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import quantised
 from objectives.students.bert.splitting import in_halves
-from objectives.text.roles import load
 from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench
@@ -41,6 +40,7 @@ from orchestrator.study import Study
 from reports.exporting.card import model_card
 from reports.exporting.export import export
 from tests.conftest import TINY
+from tests.reports.conftest import launched_from
 
 FILES = {
     "README.md",
@@ -324,8 +324,7 @@ def study(planted_task: Task, tiny_bert: str) -> Study:
 def test_onnx_gives_torchs_logits_and_few_bits_say_what_they_lose(
     run: RunRecord, study: Study, planted_task: Task, workbench: Workbench, tmp_path: Path
 ) -> None:
-    data = load(planted_task).fingerprint
-    run = replace(run, definition={**run.definition, "task.data": data})
+    run = launched_from(run, study)
     exported = export(run, 3, tmp_path / "model", onnx=True, int8=study, int4=study)
     out = exported.folder
     files = ["model.onnx", "model_int8.onnx", "model_int4.onnx"]
