@@ -314,11 +314,20 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 
 
 def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
-    """The names of the labels, and the parts with (rows, C) of 1 and 0. Raises UserError for one
-    label alone."""
-    names = sorted({name for part in parts for values in part.values for name in values})
+    """The names of the labels, in the order of their columns or of their feature, else sorted; and
+    the parts with (rows, C) of 1 and 0. Raises UserError for one label alone."""
+    feature = parts[0].data.features[task.label_columns[0]]
+    inner = getattr(feature, "feature", None)  # of a list
     if not isinstance(task.label, str):
-        names = sorted(task.label)
+        names = list(task.label)
+    elif isinstance(inner, ClassLabel):
+        names = list(inner.names)
+        named = [[{names[int(one)] for one in own} for own in part.values] for part in parts]
+        parts = [replace(part, values=own) for part, own in zip(parts, named, strict=True)]
+    else:
+        found = {name for part in parts for values in part.values for name in values}
+        whole = {name: own for name in found if isinstance(own := number_of(name), int)}
+        names = sorted(found, key=whole.__getitem__) if len(whole) == len(found) else sorted(found)
     if len(names) < 2:
         raise UserError(
             f"task '{task.name}': column '{task.label}' has {len(names)} labels ({a_few(names)}); "

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 from numpy.typing import NDArray
 from scipy.special import logit
 from torch import Tensor
@@ -100,7 +100,9 @@ def _found(
             texts, first = np.unique(rows.texts, return_index=True)
             some = np.isin(texts, wanted)
             chosen = data[split].select(rows.places[first[some]]).select_columns(columns)
-            answers = (row[columns[0]] if one else row for row in chosen)
+            answers = [row[columns[0]] if one else row for row in chosen]
+            if one and isinstance(kind := chosen.features[columns[0]], ClassLabel):
+                answers = [own if own is None else kind.int2str(own) for own in answers]
             yield from zip(texts[some].tolist(), answers, strict=True)
 
 

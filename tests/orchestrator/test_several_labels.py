@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, List, Value
 from optuna.distributions import FloatDistribution
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoTokenizer, BertForSequenceClassification, pipeline
@@ -105,6 +105,26 @@ def test_labels_are_read_whatever_their_form(tmp_path: Path) -> None:
     ):
         others = load(Task.from_files(tmp_path / file, label=label, **fields))
         assert others.fingerprint == lists.fingerprint
+
+
+def test_labels_have_the_order_that_the_user_gave_them() -> None:
+    """Lists of answers, and outputs without names, are in it."""
+    backwards = LABELS[::-1]
+    assert list(load(task(data=columns, label=tuple(backwards))).label_names) == backwards
+    numbered = column(lambda own: [{"food": 11, "happy": 2, "sad": 1}[name] for name in own])
+    assert list(load(task(data=numbered)).label_names) == ["1", "2", "11"]
+
+
+def test_a_list_of_classes_has_their_names() -> None:
+    names = ["sad", "happy", "food", "never"]
+    features = Features({"text": Value("string"), "label": List(ClassLabel(names=names))})
+    rows = column(lambda own: [names.index(name) for name in own])
+    read = load(task(data=lambda: rows().cast(features)))
+    assert list(read.label_names) == names
+    known = dict(sets_of())
+    for examples in read.roles.values():
+        for (text,), row in zip(examples.texts, examples.labels, strict=True):
+            assert {names[place] for place in np.flatnonzero(row)} == set(known[text])
 
 
 @pytest.mark.parametrize(
@@ -266,6 +286,15 @@ def test_given_probabilities_of_several_labels_need_not_sum_to_one(
     rows = column(list)()
     said = [[0.9 if name in own else 0.2 for name in LABELS] for own in rows["label"]]
     own = task(data=lambda: rows.add_column("said", said))
+    backwards = [row[::-1] for row in said]
+    of_columns = task(
+        data=lambda: columns().add_column("said", backwards), label=tuple(LABELS[::-1])
+    )
+    right = prepare(
+        read_inputs(of_columns, Teacher(answers="said"), student=tiny_bert),
+        Session(cache=tmp_path / "columns"),
+    )
+    assert right.unpruned.metric == 1
     inputs = read_inputs(own, Teacher(answers="said"), student=tiny_bert)
     bench = prepare(inputs, Session(cache=tmp_path))
     shares = bench.problem.alpha_logits.sigmoid()

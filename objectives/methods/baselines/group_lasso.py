@@ -19,7 +19,7 @@ from torch import Tensor
 
 from objectives.compression.proximal import left
 from objectives.device import on_device
-from objectives.errors import NonNegativeFloat, check_ranges
+from objectives.errors import NonNegativeFloat, UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
@@ -53,6 +53,12 @@ class GroupLasso(StagedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        bits = self.weight_bits if isinstance(self.weight_bits, tuple) else (self.weight_bits,)
+        if 1 in bits:
+            raise UserError(
+                "GroupLasso.weight_bits is 1, but binary weights have no 0, and units that it has "
+                "shrunk to 0 may stay; set 2 or more"
+            )
         check_ranges(
             self,
             stages=(

@@ -102,6 +102,12 @@ def test_the_temperature_makes_probabilities_honest() -> None:
     assert temperature_of((12 * large).astype(np.float32), labels) == pytest.approx(4, rel=0.05)
 
 
+def test_where_nothing_is_wrong_logits_stay_as_they_are() -> None:
+    labels = np.arange(30) % 2
+    logits = (np.eye(2)[labels] * np.linspace(1, 9, 30)[:, None]).astype(np.float32)
+    assert temperature_of(logits, labels) == 1
+
+
 def test_probabilities_of_large_logits_are_finite() -> None:
     found = probabilities(np.array([[1e4, -1e4]], dtype=np.float32))
     assert found.tolist() == [[1, 0]]

@@ -117,7 +117,9 @@ def test_l1_shrinks_single_weights(problem: Problem) -> None:
     assert (expected == 0).any()
 
 
-def test_a_stage_must_search() -> None:
+def test_what_cannot_work_is_refused() -> None:
+    with pytest.raises(UserError, match=r"weight_bits is 1, but binary weights have no 0"):
+        replace(QUICK, weight_bits=(4, 1, 4))
     with pytest.raises(UserError, match=r"GroupLasso\.stages"):
         GroupLasso(stages=(replace(SHRINK, searches=False),))
     with pytest.raises(UserError, match="penalty is -1; it must be >= 0"):

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from objectives.errors import UserError
+from objectives.metric import Metric
 from objectives.session import Session
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
@@ -154,6 +155,21 @@ def test_hard_labels_are_smoothed(task: Task, tiny_bert: str, tmp_path: Path) ->
     )
     assert plain.unpruned.metric == 1
     assert np.unique(plain.select.labels).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "agreement"])
+def test_classes_as_answers_have_their_names(
+    task: Task, tiny_bert: str, tmp_path: Path, metric: Metric
+) -> None:
+    names = ["sad", "neutral", "happy"]
+    rows = as_rows(lambda text: "sad")()
+    rows = rows.add_column("kind", rows["label"]).cast_column("kind", ClassLabel(names=names))
+    teacher = Teacher(answers="kind", answers_as="labels")
+    inputs = read_inputs(
+        replace(task, metric=metric, data=lambda: rows), teacher, student=tiny_bert
+    )
+    assert list(inputs.text.label_names) == sorted(names)
+    assert prepare(inputs, Session(cache=tmp_path)).unpruned.metric == 1
 
 
 @pytest.mark.parametrize(
