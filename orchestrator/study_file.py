@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -86,19 +87,28 @@ def _named(module: ModuleType, name: str) -> Study | None:
     return next((study for study in _studies(module).values() if study.name == name), None)
 
 
+class _Unkept(SourceFileLoader):
+    """Writes no bytecode: what we write lies in the run folder alone."""
+
+    def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
+        """Keep nothing."""
+
+
 def _run(path: Path) -> ModuleType:
     """The module that the file makes. Raises RunError if it cannot be run, or raises."""
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
-    spec = importlib.util.spec_from_file_location(_MODULE, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise RunError(f"study file '{path}' is not a Python file (its name must end in .py)")
+    loader = _Unkept(_MODULE, str(path.absolute()))
+    spec = importlib.util.spec_from_file_location(_MODULE, loader.path, loader=loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
     beside = str(path.resolve().parent)
     sys.path.append(beside)  # last, so that no folder of the user's takes the place of a package
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         said = f"{_line_in(path, error)} raises {type(error).__name__}: {error}"
         raise RunError(f"study file '{path}'{said}") from error

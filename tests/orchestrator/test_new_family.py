@@ -36,7 +36,7 @@ def test_a_family_of_one_entry_is_trained_scored_reported_exported_and_timed(
     assert Bag.from_json((out / "architecture.json").read_text()) == Bag(16)
     card = (out / "README.md").read_text()
     assert "A bag of words at" in card
-    assert "run `bag_classifier.py` in this folder" in card
+    assert "run `bag_classifier.py` and the modules beside it" in card
     source = Path(__file__).parents[1] / "bag_of_words" / "bag_classifier.py"
     assert (out / "bag_classifier.py").read_text() == source.read_text()
     own = AutoModelForSequenceClassification.from_pretrained(out, trust_remote_code=True).eval()
