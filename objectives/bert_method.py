@@ -132,6 +132,11 @@ class WeightBits(BertMethod):
         super().__post_init__()
         check_ranges(self, weight_bits=among(self.weight_bits, WEIGHT_BITS))
 
+    @property
+    def has_binary_weights(self) -> bool:
+        """In a layer at least; they have no 0."""
+        return 1 in _each(self.weight_bits)
+
     def idle(self) -> Mapping[str, str]:
         """Inputs are rounded where weights are."""
         if _each(self.weight_bits) == {FULL_BITS}:

@@ -90,7 +90,8 @@ class StrategySampler(BaseSampler):
     ) -> NoReturn:
         """Raises UserError: a knob that is not in the space has no place."""
         raise UserError(
-            f"StrategySampler does not know {param_name}; give it the space of the study"
+            f"StrategySampler has no place for {param_name}; give it the space of the study, which "
+            "must have one method"
         )
 
     def _anew(self) -> None:

@@ -48,7 +48,6 @@ class Survey:
     """Different ones of the split that the rows are drawn from; with a label, if the task has."""
     some: Examples
     """A few of them, at equal distances, without labels."""
-    columns: tuple[str, ...]
     labels: int
     """Different ones of these; 1 if the task has none."""
 
@@ -60,9 +59,8 @@ def survey(task: Task) -> Survey:
         rows = scan(task, data, task.split, labelled=task.labelled)
         _, first = np.unique(rows.texts, return_index=True)
         places = np.sort(first)[:: -(-len(first) // _SOME)]
-        columns = tuple(data[task.split].column_names)
         labels = len(np.unique(rows.labels[first]))
-        return Survey(len(first), _examples(task, rows.at(places)), columns, labels)
+        return Survey(len(first), _examples(task, rows.at(places)), labels)
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:

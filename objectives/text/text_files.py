@@ -55,19 +55,25 @@ class TextFile:
         try:
             if self.delimiter:
                 return self._read_csv(columns, cache)
-            if self.path.suffix.lower() == ".parquet":
-                return self._load("parquet", cache)
-            if self.path.suffix.lower() == ".txt":
-                features = Features({columns[0]: Value("string")})
-                return self._load("text", cache, encoding=self.encoding, features=features)
-            with self.path.open(encoding=self.encoding) as lines:  # Arrow takes any bytes for UTF-8
-                for _ in lines:
-                    pass
-            return self._load("json", cache, encoding=self.encoding)
+            data = self._read_typed(columns, cache)
+            self._check_columns(columns, data.column_names)
+            return data
         except UserError:
             raise
         except (DatasetsError, OSError, ValueError, LookupError) as error:
             raise UserError(f"file '{self.path}': {self._what(error)}") from error
+
+    def _read_typed(self, columns: Sequence[str], cache: str) -> Dataset:
+        """What names its columns itself, or has one alone."""
+        if self.path.suffix.lower() == ".parquet":
+            return self._load("parquet", cache)
+        if self.path.suffix.lower() == ".txt":
+            features = Features({columns[0]: Value("string")})
+            return self._load("text", cache, encoding=self.encoding, features=features)
+        with self.path.open(encoding=self.encoding) as lines:  # Arrow takes any bytes for UTF-8
+            for _ in lines:
+                pass
+        return self._load("json", cache, encoding=self.encoding)
 
     def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
         first = self._first_row()
@@ -78,16 +84,7 @@ class TextFile:
                 f"{len(there)} column{'s' * (len(there) > 1)}; "
                 f"{self._other_delimiter(there) or self._quotes}"
             )
-        missing = [column for column in columns if column not in there]
-        if missing:
-            other = self._other_delimiter(there)
-            hint = "; the first line must name the columns" + did_you_mean(missing[0], there)
-            if other:
-                hint = f", one column; {other}"
-            raise UserError(
-                f"file '{self.path}': no column '{missing[0]}'; there are "
-                f"{', '.join(repr(name[:SHOWN]) for name in there)}{hint}"
-            )
+        self._check_columns(columns, there)
         names = self.header()
         for column in columns:
             places = [str(place) for place, name in enumerate(names, start=1) if name == column]
@@ -105,6 +102,19 @@ class TextFile:
             keep_default_na=False,
             na_values=[""],
         )
+
+    def _check_columns(self, columns: Sequence[str], there: Sequence[str]) -> None:
+        missing = [column for column in columns if column not in there]
+        if missing:
+            hint = did_you_mean(missing[0], there)
+            if self.delimiter:
+                other = self._other_delimiter(there)
+                line = f"; the first line must name the columns{hint}"
+                hint = f", one column; {other}" if other else line
+            raise UserError(
+                f"file '{self.path}': no column '{missing[0]}'; there are "
+                f"{', '.join(repr(name[:SHOWN]) for name in there)}{hint}"
+            )
 
     def header(self) -> list[str]:
         """The names in the first line of a CSV as they stand there: pandas changes a second one."""

@@ -31,7 +31,7 @@ from orchestrator.command import planning
 from orchestrator.command.candidates import Candidates, Say
 from orchestrator.command.cascading import FASTER
 from orchestrator.command.launching import launch
-from orchestrator.command.run import Run, load_run
+from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
 from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
@@ -194,7 +194,7 @@ def _tried(
 ) -> Run:
     """The run, with trials of these knobs beside those that it has, as far as the seconds go."""
     folder = Path("runs") / study.name
-    known = _run_in(folder)
+    known = run_in(folder)
     had = [dict(one.knobs) for one in known.finished] if known else []
     first = (*had, *(own for own in knobs if own not in had))
     seconds = max(1.0, seconds)
@@ -206,18 +206,10 @@ def _tried(
             console=console,
         )
     except RunError as error:
-        if (run := _run_in(folder)) is None:
+        if (run := run_in(folder)) is None:
             raise
         say(str(error))  # it costs nothing of what is there
         return run
-
-
-def _run_in(folder: Path) -> Run | None:
-    """None where there is no run, or one that was cut off before its first trial."""
-    try:
-        return load_run(folder)
-    except RunError:
-        return None
 
 
 def _check(minutes: float, aims: Mapping[str, float | None]) -> None:
@@ -273,13 +265,9 @@ def _study(
     whole = Task.from_files(
         data, name=Path(data).name, text=text, metric="agreement", max_length=max_length
     )
-    there = survey(whole)
     if label is not None:
-        if label not in there.columns:
-            columns = ", ".join(f"'{column}'" for column in there.columns)
-            raise RunError(f"'{data}' has no label column '{label}'; there are {columns}", "label")
         whole = replace(whole, metric="accuracy", label=label, drop_missing=True)
-        there = survey(whole)
+    there = survey(whole)
     if there.texts < _FEWEST:
         labelled = "" if label is None else f" with a label in '{label}'"
         raise UserError(

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from objectives.cache import atomic_write, content_key
 from objectives.device import choose_device, quiet_libraries
-from objectives.errors import UserError, a_few
+from objectives.errors import UserError
 from objectives.progress import SilentProgress
 from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import AdaptedBert
@@ -82,9 +82,6 @@ def distil(
     check_layers(student_layers, whole.config.num_hidden_layers)
     with TemporaryDirectory() as cache:
         read = TextFile.named(text, None, "utf-8").read(["text"], cache)
-        if "text" not in read.column_names:
-            there = a_few(read.column_names)
-            raise UserError(f"file '{text}' has no column 'text'; there are {there}")
         lines = (str(line) for line in read["text"] if line is not None)
         texts = [(line,) for line in dict.fromkeys(lines) if line.strip()]
     if not texts:

@@ -79,10 +79,10 @@ def launch(
             one line that names the remedy, and nothing is written where that is known before.
     """
     console = console or Console()
-    texts = (command or _command(), _source(study))
+    texts, file = (command or _command(), _source(study)), file_of(study)
     if storage is not None:
         texts, storage = _without_password(texts, storage)
-    following = Following(*texts, note=partial(say, console))
+    following = Following(*texts, _shown(file) if file else None, note=partial(say, console))
     options = LaunchOptions(
         trials=trials,
         population=population,
@@ -121,9 +121,13 @@ def _command() -> str:
     script = Path(getattr(main, "__file__", None) or "")
     if not script.is_file():
         return "launch(study)"
-    here = Path.cwd()  # the path from here, or the name: a report tells no home directory
-    shown = str(script.relative_to(here)) if script.is_relative_to(here) else script.name
-    return f"python {shlex.quote(shown)}"
+    return f"python {_shown(script)}"
+
+
+def _shown(file: Path) -> str:
+    """The path from here, or the name, for a shell: a report tells no home directory."""
+    here, file = Path.cwd(), file.absolute()
+    return shlex.quote(str(file.relative_to(here)) if file.is_relative_to(here) else file.name)
 
 
 def _source(study: Study) -> str:

@@ -15,9 +15,9 @@ from objectives.methods.polish import Polish
 from objectives.training.stages import Loss, Stage
 from objectives.workbench.fidelity import FULL
 from orchestrator.command.launching import launch
-from orchestrator.command.run import Run
+from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
-from orchestrator.runs.records import RunRecord, TrialRecord, read_run
+from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
 from reports.choice import check_finished
@@ -87,7 +87,8 @@ def _study(
         check_finished(run, number)
     if not wanted:
         raise RunError(f"'{run.folder}' has no front to polish; name one of its trials")
-    had = [int(trial.knobs["trial"]) for trial in _begun(out) if "trial" in trial.knobs]
+    begun = run_in(out)
+    had = [int(one.knobs["trial"]) for one in begun.trials if "trial" in one.knobs] if begun else []
     numbers = list(dict.fromkeys([*had, *wanted]))
     return replace(
         study,
@@ -108,14 +109,6 @@ def _study(
         patience=None,
         trial_timeout=None,
     )
-
-
-def _begun(out: Path) -> Sequence[TrialRecord]:
-    """The trials of a run that may be there, or may have been cut off before its first trial."""
-    try:
-        return read_run(out).trials
-    except RunError:
-        return ()
 
 
 def _loss(study: Study) -> Loss:

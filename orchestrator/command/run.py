@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord, read_run
 from orchestrator.runs.results import Measured, divergence_texts, ratio_text, short_size
 from orchestrator.runs.run_folder import RunFolder
@@ -219,6 +220,14 @@ def load_run(folder: str | Path) -> Run:
         RunError: if no run lies there, or if its first trial has not begun.
     """
     return Run(**vars(read_run(folder)))
+
+
+def run_in(folder: Path) -> Run | None:
+    """None where there is no run, or one that was cut off before its first trial."""
+    try:
+        return load_run(folder)
+    except RunError:
+        return None
 
 
 def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:

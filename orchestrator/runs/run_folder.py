@@ -77,15 +77,15 @@ class RunFolder:
         document = {"storage": storage, "study": study_name, "folder": identity}
         atomic_write_text(self.address, json.dumps(document, indent=2) + "\n")
 
-    def write_launch(self, command: str, source: str) -> None:
-        """Keep how the run was launched: the command, and the text of the study file."""
-        document = {"command": command, "source": source}
+    def write_launch(self, command: str, source: str, study_file: str | None) -> None:
+        """Keep how the run was launched: the command, the text of the study, and its file."""
+        document = {"command": command, "source": source, "study_file": study_file}
         atomic_write_text(self._launch, json.dumps(document))
 
-    def read_launch(self) -> dict[str, str] | None:
+    def read_launch(self) -> dict[str, str | None] | None:
         """What `write_launch` kept; None if the run was launched otherwise, or it is damaged."""
         with suppress(FileNotFoundError, ValueError):
-            document: dict[str, str] = json.loads(self._launch.read_bytes())
+            document: dict[str, str | None] = json.loads(self._launch.read_bytes())
             return document
         return None
 

@@ -25,11 +25,12 @@ class Following:
         self,
         command: str,
         source: str,
+        study_file: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         note: Callable[[str], object] = say_to_stderr,
     ):
-        """`command` launched the run, from a study file with the text `source`."""
-        self._command, self._source = command, source
+        """`command` launched the run, `source` defines its study, in `study_file` if in any."""
+        self._launched = command, source, study_file
         self._clock, self._note = clock, note
         self._began, self._spent = clock(), 0.0
         self._folder: Path | None = None
@@ -64,6 +65,6 @@ class Following:
 
     def _write(self, run: RunRecord, live: bool) -> None:
         folder = RunFolder(run.folder)
-        folder.write_launch(self._command, self._source)
+        folder.write_launch(*self._launched)
         write_report([run], folder.report, live)
         publish(run)

@@ -116,7 +116,7 @@ def _part(together: Overlay, place: int) -> dict[str, Any]:
         "folder": folder,
         "export": f"maskfront export {folder}",
         "launch": launch,
-        "compressed": launch is not None and launch["command"].startswith("maskfront compress "),
+        "study_file": "STUDY.py" if launch is None else launch.get("study_file", "STUDY.py"),
         "cascades": cascades_of(run),
     }
 

@@ -206,5 +206,5 @@ def test_other_knobs_are_refused() -> None:
     with pytest.raises(UserError, match=r"has rate = FloatDistribution.*give a Categorical"):
         StrategySampler(Uniform, {**SPACE, "rate": FloatDistribution(0, 1)}, 0)
     study = study_of()
-    with pytest.raises(UserError, match="does not know rate; give it the space of the study"):
+    with pytest.raises(UserError, match="has no place for rate; give it the space of the study"):
         study.ask({**SPACE, "rate": FloatDistribution(0, 1)})

@@ -53,8 +53,7 @@ class GroupLasso(StagedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        bits = self.weight_bits if isinstance(self.weight_bits, tuple) else (self.weight_bits,)
-        if 1 in bits:
+        if self.has_binary_weights:
             raise UserError(
                 "GroupLasso.weight_bits is 1, but binary weights have no 0, and units that it has "
                 "shrunk to 0 may stay; set 2 or more"

@@ -50,8 +50,7 @@ class MagnitudePruning(ScopedOneShot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        bits = self.weight_bits if isinstance(self.weight_bits, tuple) else (self.weight_bits,)
-        if self.sparsity and 1 in bits:
+        if self.sparsity and self.has_binary_weights:
             raise UserError(
                 f"MagnitudePruning.sparsity is {self.sparsity}, but binary weights have no 0; "
                 "leave it out, or set weight_bits=2"

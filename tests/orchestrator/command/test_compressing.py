@@ -160,7 +160,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
         (
             None,
             {"min_metric_kept": 0.9},
-            "texts.txt' has no label column 'label'; there are 'text' (label=...)",
+            "texts.txt': no column 'label'; there are 'text'",
         ),
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
         (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (take_"),

@@ -126,7 +126,7 @@ def test_what_cannot_work_is_refused(
         distil(other, text, out, student_layers=(0, 2), console=QUIET)
     table = tmp_path / "table.jsonl"
     table.write_text('{"body": "a text"}\n')
-    with pytest.raises(UserError, match=r"table\.jsonl' has no column 'text'; there are 'body'"):
+    with pytest.raises(UserError, match=r"table\.jsonl': no column 'text'; there are 'body'"):
         distil(tiny_bert, table, out, student_layers=(0, 2), console=QUIET)
     table.write_text('{"text": 7}\n')
     distil(tiny_bert, table, tmp_path / "of-numbers", student_layers=(0,), **QUICK)

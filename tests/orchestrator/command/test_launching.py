@@ -80,6 +80,7 @@ def test_a_script_leaves_the_folder_that_the_command_leaves(
         "python study.py",
     ]
     assert {own["source"] for own in launched} == {script.read_text()}
+    assert {own["study_file"] for own in launched} == {"study.py"}
     assert get_note(load_optuna_study(run.folder)).startswith("**")
 
 
@@ -113,6 +114,7 @@ def test_a_notebook_has_no_file_and_the_report_shows_the_study(
     launched = json.loads((run.folder / "launch.json").read_text())
     assert launched["command"] == "launch(study)"
     assert launched["source"].startswith("study = Study(name='tiny',")
+    assert launched["study_file"] is None
     assert run == load_run(run.folder)
 
 

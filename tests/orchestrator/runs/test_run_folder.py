@@ -41,7 +41,7 @@ def test_a_run_lies_in_its_folder_whatever_that_is_called(tmp_path: Path, name: 
 def test_a_damaged_address_is_said_and_a_damaged_launch_is_none(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.write_address("grpc://h:1", "tiny", "id")
-    folder.write_launch("maskfront run a.py", "")
+    folder.write_launch("maskfront run a.py", "", "a.py")
     assert folder.study_name == "tiny"
     for file in tmp_path.iterdir():
         file.write_bytes(file.read_bytes()[:-3])

@@ -40,7 +40,7 @@ def test_what_takes_longer_than_its_share_waits_for_a_later_population(
             raise OSError("no space")
 
     monkeypatch.setattr(Following, "_write", write)
-    follow = Following("maskfront run study.py", "", clock)
+    follow = Following("maskfront run study.py", "", clock=clock)
     for population in range(1, 13):
         clock.now = 12.0 * population
         try:

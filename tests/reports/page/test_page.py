@@ -177,12 +177,14 @@ def test_page_shows_how_the_run_was_launched(
     mixed_run: RunRecord, make_run: Any, tmp_path: Path
 ) -> None:
     run = replace(mixed_run, folder=tmp_path)
-    RunFolder(tmp_path).write_launch("maskfront run a.py", "study = Study(name='</pre>')\n")
+    RunFolder(tmp_path).write_launch("maskfront run a.py", "study = Study(name='</pre>')\n", "a.py")
     text = Page(write_report([run], tmp_path / "report.html")).words
     assert "Launched by maskfront run a.py" in text
     assert "study = Study(name='</pre>')" in text
-    assert f"maskfront bench {tmp_path} --study-file" in text
-    RunFolder(tmp_path).write_launch("maskfront compress bert --data a.txt", "study = Study()")
+    assert f"maskfront bench {tmp_path} --study-file a.py" in text
+    RunFolder(tmp_path).write_launch(
+        "maskfront compress bert --data a.txt", "study = Study()", None
+    )
     text = Page(write_report([run], tmp_path / "report.html")).words
     assert "maskfront bench" not in text, "there is no study file"
 
