@@ -39,6 +39,10 @@ def atomic_write(target: Path) -> Iterator[Path]:
     _remove(unfinished)
     try:
         yield unfinished
+        if target.is_dir() and target.samefile(Path.cwd()):  # who is in it stays in it
+            for written in unfinished.iterdir():
+                written.replace(target / written.name)
+            return
         if target.is_dir():
             _remove(target)
         unfinished.replace(target)

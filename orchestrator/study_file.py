@@ -43,11 +43,15 @@ def load_study(path: str | Path, name: str = "study") -> Study:
     return study
 
 
+POLISHED = "-polished"
+"""What the name of a run of `polish` has after that of the run whose models it polished."""
+
+
 def load_study_of(path: Path, run_name: str) -> Study:
-    """Run the file and return the study in it that a run of this name was launched from. Raises
-    RunError if there is none, or if the file raises."""
+    """Run the file and return the study in it that a run of this name was launched from, or one
+    whose models it polished. Raises RunError if there is none, or if the file raises."""
     module = _run(path)
-    study = _named(module, run_name)
+    study = _named(module, run_name) or _named(module, run_name.removesuffix(POLISHED))
     if study is not None:
         return study
     names = ", ".join(f"'{study.name}'" for study in _studies(module).values()) or "none"

@@ -1,11 +1,14 @@
 """Which point of a front to take: by its number, by what it may cost, by what it must be worth."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import RunError
-from orchestrator.runs.records import RunRecord
+from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from reports.recommended import knee as find_knee
+
+_WEIGHTS = "model.safetensors"
 
 
 def check_run(run: object) -> None:
@@ -84,12 +87,25 @@ def model_folder(run: RunRecord, trial: int) -> Path:
     """Where the model of a finished trial lies. Raises RunError if there is none."""
     check_finished(run, trial)
     folder = RunFolder(run.folder).model(trial)
-    if not (folder / "model.safetensors").is_file():
+    if not (folder / _WEIGHTS).is_file():
         raise RunError(
             f"'{folder}', the model of trial {trial}, is gone; choose another trial, "
             "or put the folder back"
         )
     return folder
+
+
+def kept_front(run: RunRecord, say: Callable[[str], object]) -> list[FinishedTrial]:
+    """The front without the trials whose models were deleted, which it says. Raises RunError if
+    none is left."""
+    folder = RunFolder(run.folder)
+    kept = [one for one in run.front if (folder.model(one.number) / _WEIGHTS).is_file()]
+    for trial in run.front:
+        if not kept:
+            model_folder(run, trial.number)  # raises
+        if trial not in kept:
+            say(f"trial {trial.number} is left out: its model is gone")
+    return kept
 
 
 def check_finished(run: RunRecord, trial: int) -> None:

@@ -16,7 +16,7 @@ from orchestrator.runs.damage import damaged_files
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
-from reports.choice import model_folder
+from reports.choice import kept_front, model_folder
 from reports.timings import timings_document
 
 if TYPE_CHECKING:
@@ -153,13 +153,13 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
         Milliseconds, beside those of the unpruned model.
 
     Raises:
-        RunError: if the front is empty, if a model of it is gone or damaged, if the study has other
-            data than the run, or if a study comes with `against`.
+        RunError: if the front is empty, if all its models are gone or one is damaged, if the study
+            has other data than the run, or if a study comes with `against`.
         UserError: where no engine runs, for a length that the models do not take, or if the
             fine-tuned teacher is not in the run folder any more.
     """
     folders = []
-    for row in run.front:
+    for row in kept_front(run, settings.get("say", lambda line: None)):
         model = model_folder(run, row.number)
         folders.append(model)
         if damaged := damaged_files(model.parent, model.rglob("*")):
@@ -239,7 +239,7 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
         RunError: if the disk refuses.
     """
     document = timings_document(timed)
-    trials = {str(model_folder(run, row.number)): row.number for row in run.front}
+    trials = {str(RunFolder(run.folder).model(row.number)): row.number for row in run.front}
     for row in (*document["timings"], *document["worths"]):
         row["trial"] = trials.get(row["model"])
     text = json.dumps({"format": _FORMAT, **document}, indent=1) + "\n"

@@ -32,6 +32,7 @@ from objectives.measures.bootstrap import Worth
 from objectives.measures.evaluate import less_thresholds, metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
 from objectives.students.bert.pretrained import has_tokenizer, load_tokenizer
+from objectives.students.bert.quantising import rounds_inputs
 from objectives.students.families import family_of
 from objectives.text.data import Split
 from objectives.workbench.inputs import Inputs
@@ -328,12 +329,18 @@ def _scored(
     of_run: OfRun,
     say: Callable[[str], None],
 ) -> Iterator[EngineWorth]:
-    """What other bits than the run's are worth on its data."""
-    if of_run.data is None or BITS[engine] == of_run.bits:
+    """What other bits than the run's are worth on its data, also those of inputs."""
+    same = BITS[engine] == of_run.bits
+    others = {
+        name: own
+        for name, own in splits.items()
+        if not same or (engine != "eager" and rounds_inputs(models[name]))
+    }
+    if of_run.data is None or not others:
         return
     say(f"{engine}: scoring on the selection and held-out splits")
     task = of_run.data.task
-    for name, own in splits.items():
+    for name, own in others.items():
         logits = {split.role: predict_with(served[name].run, split) for split in own}
         if task.own_thresholds:
             shares = getattr(models[name].config, "thresholds", None)

@@ -39,7 +39,8 @@ class _Stage:
         if self.tail:
             self.tokenizer.no_truncation()
         else:
-            self.tokenizer.enable_truncation(longest)
+            side = settings.get("truncation_side", "right")
+            self.tokenizer.enable_truncation(longest, direction=side)
         self.tokenizer.no_padding()
         self.settings = settings
 

@@ -56,6 +56,7 @@ def stage_of(
         "segments": "token_type_ids" in tokenizer("a", "b"),
         "max_length": max_length,
         "truncation": truncation,
+        "truncation_side": tokenizer.truncation_side,
     }
 
 
@@ -99,8 +100,8 @@ def deploy(
     folder.mkdir(parents=True)
     with TemporaryDirectory() as scratch:
         file = onnx_file(engine, model, files or Path(scratch))
-        shutil.copyfile(file, folder / "model.onnx")
-    stage = stage_of(folder, "model.onnx", tokenizer, max_length, truncation)
+        shutil.copyfile(file, folder / file.name)
+    stage = stage_of(folder, file.name, tokenizer, max_length, truncation)
     write_classifier(folder, [stage], labels_of(model), **settings_of(model))
 
 

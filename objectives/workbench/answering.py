@@ -139,7 +139,9 @@ def load_classifiers(
         else:
             train = tokens_of(text.roles["train"], "train", tokenizer, max_length, truncation)
             members.append(fine_tuned(teacher, checkpoint, text, train, load, session=session))
-    return ClassifierAnswers(members, text.label_names, text.several, max_length, session)
+    several = text.several
+    names = pretrained.named_outputs(teacher.checkpoints, text.label_names, several=several)
+    return ClassifierAnswers(members, names, several, max_length, session)
 
 
 def tokens_of(

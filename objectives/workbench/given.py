@@ -56,7 +56,8 @@ def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenA
     where the task has none. Raises UserError for a text without an answer, and for what is none."""
     texts = [one for rows in text.roles.values() for one in rows.texts] + [*text.unlabelled]
     hashes, names = hashes_of(texts), list(text.label_names)
-    found = dict(_found(teacher, task, names, hashes))
+    answers = _found(teacher, task, names, hashes)
+    found = {key: own for key, own in answers if own is not None and own == own}  # nan is none
     lacking = [one for one, key in zip(texts, hashes.tolist(), strict=True) if key not in found]
     if lacking:
         raise UserError(

@@ -145,8 +145,8 @@ def read_inputs(
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
     students = [student] if student else []
     for checkpoint in (*teacher.checkpoints, *students):
-        _check_lengths(checkpoint, task.max_length, seq_len)
-    why = _only_answers(teacher, student)
+        check_lengths(checkpoint, task.max_length, seq_len)
+    why = only_answers_of(teacher, student)
     if teacher.trials and not teacher.fine_tuned:
         raise UserError(
             f"Teacher.trials is {teacher.trials}, but '{teacher.name}' has a classifier and is not "
@@ -190,7 +190,7 @@ def read_inputs(
     )
 
 
-def _only_answers(teacher: Teacher, student: str | None) -> str:
+def only_answers_of(teacher: Teacher, student: str | None) -> str:
     """Why a teacher is no BERT that reads the students' tokens; nothing if it is one."""
     if not teacher.checkpoints:
         return "has its answers alone"
@@ -242,7 +242,7 @@ def _check_layers(checkpoint: str, chosen: tuple[int, ...], why: str) -> None:
 def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
     """Another task. Raises UserError also where its teacher reads other tokens than the study's."""
     for each in (one.teacher, teacher):
-        if why := _only_answers(each, None):
+        if why := only_answers_of(each, None):
             raise UserError(
                 f"Study.beside: the teacher '{each.name}' {why}; tasks together need BERTs"
             )
@@ -270,7 +270,8 @@ def _classes_of(teacher: Teacher, task: Task) -> list[str]:
     return names
 
 
-def _check_lengths(checkpoint: str, max_length: int, seq_len: int | None) -> None:
+def check_lengths(checkpoint: str, max_length: int, seq_len: int | None = None) -> None:
+    """Raise UserError for more tokens than the checkpoint reads."""
     longest = pretrained.longest(checkpoint)
     for name, length in (("task.max_length", max_length), ("seq_len", seq_len)):
         if length is not None and longest is not None and not 1 <= length <= longest:

@@ -236,10 +236,9 @@ def ready(checkpoint: str, text: LabelledText, device: str) -> BertForSequenceCl
     """`load_teacher` of a checkpoint that holds a classifier."""
     label_names = text.label_names
     order = pretrained.label_order(checkpoint, label_names, several=text.several)
-    names = [pretrained.output_names(checkpoint)[output] for output in order]
+    names = pretrained.named_outputs([checkpoint], label_names, several=text.several)
     model = load_frozen(checkpoint, device)
-    unnamed = pretrained.unnamed(checkpoint)
-    pretrained.take_outputs(model, order, label_names if unnamed else names)
+    pretrained.take_outputs(model, order, names)
     if text.several:
         model.config.problem_type = pretrained.SEVERAL
     return model

@@ -23,7 +23,7 @@ from objectives.problem import Problem, Words
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.students.bert.cutting import shape_of
-from objectives.students.bert.pretrained import SEVERAL
+from objectives.students.bert.pretrained import SEVERAL, named_outputs
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
@@ -281,11 +281,13 @@ def _student(
     inputs: Inputs, bert: BertForSequenceClassification | None, session: Session
 ) -> BertForSequenceClassification | None:
     if inputs.student is not None:
+        labels, several = inputs.text.label_names, inputs.text.several
         return load_student(
             inputs.student,
-            inputs.text.label_names,
+            labels,
             session.seed,
-            problem_type=SEVERAL if inputs.text.several else bert and bert.config.problem_type,
+            called=named_outputs(inputs.teacher.checkpoints, labels, several=several),
+            problem_type=SEVERAL if several else bert and bert.config.problem_type,
             device=session.device,
         )
     if inputs.student_layers is not None and bert is not None:

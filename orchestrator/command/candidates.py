@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, Engine
 from objectives.metric import Logits
 from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.quantising import rounds_inputs
 from objectives.workbench.inputs import Inputs
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import read_answers, read_rows
@@ -48,6 +49,8 @@ class Candidates:
     """The first is that of the answers that agreement is with."""
     scratch: Path
     say: Say
+    rounded: set[int | None] = field(default_factory=set)
+    """Those whose inputs have few bits in torch, and here float32: they answer otherwise."""
 
     def folder(self, number: int | None, engine: str) -> Path:
         """Where `add` has written a model."""
@@ -57,6 +60,8 @@ class Candidates:
         """Write a model for each engine; `number` is that of its trial, None of the unpruned."""
         files, task = self.scratch / str(number), self.inputs.task
         length, cut = task.max_length, task.truncation
+        if rounds_inputs(model):
+            self.rounded.add(number)
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
             deployed.deploy(
@@ -141,7 +146,7 @@ class Candidates:
                 engine,
                 times[:, place :: len(self.engines)],
                 {
-                    name: (self.folder(number, engine) / "model.onnx").stat().st_size
+                    name: next(self.folder(number, engine).glob("*.onnx")).stat().st_size
                     for number, name in names.items()
                 },
                 1,
@@ -154,7 +159,7 @@ class Candidates:
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
         """Those that the run kept, where they are of this precision."""
-        if BITS[engine] == run.bits:
+        if BITS[engine] == run.bits and number not in self.rounded:
             kept = read_rows(run) if number is None else None
             trials = (trial for trial in run.finished if trial.number == number)
             answers = kept.unpruned if kept else read_answers(run, next(trials))

@@ -18,6 +18,7 @@ from orchestrator.command.candidates import Candidates
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from orchestrator.study import Study
+from reports.choice import kept_front
 from reports.exporting.deployed_card import Deployed, named
 from reports.exporting.export import check_free
 from reports.speed import inputs_of, teacher_of
@@ -52,7 +53,8 @@ def cascade(
     with TemporaryDirectory() as scratch:
         engines = FASTER if engine is None else (engine,)
         candidates = Candidates(inputs, engines, Path(scratch), say)
-        front = run.front[:: -(-len(run.front) // _MOST)]
+        there = kept_front(run, say)
+        front = there[:: -(-len(there) // _MOST)]
         for trial in front:
             candidates.add_trial(run, trial.number)
         candidates.add(None, unpruned, inputs.tokenizer)
@@ -87,10 +89,11 @@ def _chosen(run: RunRecord, pairs: Sequence[Pair], aims: Mapping[str, float | No
     if found is None:
         raise RunError(f"'{run.folder}': no cascade {aim}: {nearest}", name)
     whole = [pair.large.cost for pair in pairs if pair.large.number is None]
-    if found.cost >= max(whole, default=np.inf):
+    alone = found.small is None and found.deferred == 0  # the unpruned one in another engine
+    if alone or found.cost >= max(whole, default=np.inf):
         raise RunError(
             f"'{run.folder}': no cascade that {aim} is faster than the unpruned model alone, which "
-            f"takes {max(whole):.2f} ms; ask for less",
+            f"takes {found.cost if alone else max(whole):.2f} ms; ask for less",
             name,
         )
     if found.deferred == 0:

@@ -25,7 +25,7 @@ from objectives.errors import UserError
 from objectives.students.bert.pretrained import output_names
 from objectives.text.roles import survey
 from objectives.text.task import Task
-from objectives.workbench.inputs import Inputs
+from objectives.workbench.inputs import Inputs, check_lengths
 from objectives.workbench.teacher import Teacher, ready
 from orchestrator.command import planning
 from orchestrator.command.candidates import Candidates, Say
@@ -88,6 +88,8 @@ def compress(
     out: str | Path,
     text: str = "text",
     label: str = "label",
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
     minutes: float = 10,
     min_agreement: float | None = None,
     min_metric_kept: float | None = None,
@@ -112,6 +114,8 @@ def compress(
             model or `max_length` has its own run.
         text: the column of the text, in a table.
         label: the column of the labels, which `min_metric_kept` reads.
+        delimiter: what separates the columns of a CSV; "," or, in a .tsv, a tab.
+        encoding: how the file's characters are written.
         minutes: that all may take, > 0.
         min_agreement: the gate: share of all texts on which the model answers as before, in (0, 1);
             0.95 if no gate is named.
@@ -146,7 +150,8 @@ def compress(
     check_free(out)
     check_engine(FASTER[-1], "cpu")
     judge = label if min_metric_kept is not None else None
-    study, texts, speed = _study(str(model), data, text, judge, out, max_length, total)
+    columns = {"text": text, "delimiter": delimiter, "encoding": encoding}
+    study, texts, speed = _study(str(model), data, columns, judge, out, max_length, total)
     inputs, definition = read_study(study, "auto")
     _check_reach(study, inputs, texts, aims, take_nearest)
     # The key: no two runs of a name differ in what decides results.
@@ -254,7 +259,7 @@ def _check_reach(
 def _study(
     model: str,
     data: str | Path,
-    text: str,
+    columns: Mapping[str, Any],
     label: str | None,
     out: Path,
     max_length: int,
@@ -263,7 +268,7 @@ def _study(
     """The study without trials, the texts that it uses, and the seconds that the model needs to
     answer one. Labels are read where their column is named."""
     whole = Task.from_files(
-        data, name=Path(data).name, text=text, metric="agreement", max_length=max_length
+        data, name=Path(data).name, metric="agreement", max_length=max_length, **columns
     )
     if label is not None:
         whole = replace(whole, metric="accuracy", label=label, drop_missing=True)
@@ -274,6 +279,7 @@ def _study(
             f"'{data}' has {there.texts} different texts{labelled}; compress needs {_FEWEST} or "
             "more"
         )
+    check_lengths(model, max_length)
     speed = planning.seconds_of_an_answer(model, there.some, max_length)
     texts = planning.affordable(there.texts, _ANSWERING * seconds / speed)
     task = replace(whole, **asdict(planning.Sizes.of(texts, there.labels)))

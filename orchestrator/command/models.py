@@ -236,6 +236,8 @@ def compress(
     out: Annotated[Path, typer.Option(help="Folder to make; it must not hold anything yet.")],
     text: Annotated[str, typer.Option(help="In a table, the column of the text.")] = "text",
     label: Annotated[str, typer.Option(help="The column of the labels, if any.")] = "label",
+    delimiter: Annotated[str | None, typer.Option(help="Between the columns of a CSV.")] = None,
+    encoding: Annotated[str, typer.Option(help="Of the file's characters.")] = "utf-8",
     minutes: Annotated[float, typer.Option(help="Time for everything.")] = 10,
     min_agreement: Annotated[
         float | None,
@@ -267,6 +269,8 @@ def compress(
             out=out,
             text=text,
             label=label,
+            delimiter=delimiter,
+            encoding=encoding,
             minutes=minutes,
             min_agreement=min_agreement,
             min_metric_kept=min_metric_kept,

@@ -12,14 +12,17 @@ from rich.console import Console
 
 from objectives.cache import atomic_write, content_key
 from objectives.methods.polish import Polish
+from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.stages import Loss, Stage
 from objectives.workbench.fidelity import FULL
+from objectives.workbench.inputs import only_answers_of
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
+from orchestrator.study_file import POLISHED
 from reports.choice import check_finished
 
 _MOST = 99_999  # the largest number of a trial that its folder is named for
@@ -62,7 +65,8 @@ def polish(
         RunError: for another study, or a trial that is not finished.
         UserError: for data that cannot be read.
     """
-    folder = run.folder.with_name(f"{run.folder.name}-polished") if out is None else Path(out)
+    own = run.folder if run.folder.name.strip(".") else run.folder.resolve()
+    folder = own.with_name(own.name + POLISHED) if out is None else Path(out)
     polishing = _study(run, study, folder, trials, epochs)
     _lend_cache(RunFolder(run.folder), RunFolder(folder))
     return launch(
@@ -82,17 +86,20 @@ def _study(
     """Each of its trials polishes one of the run; those that `out` holds already stay in it."""
     if study.name != run.name:
         raise RunError(f"'{run.folder}' is a run of '{run.name}', not of '{study.name}'")
-    wanted = [trial.number for trial in run.front] if trials is None else list(trials)
+    front = [trial.number for trial in run.front if _is_cut(run, trial.number)]
+    wanted = front if trials is None else list(trials)
     for number in wanted:
         check_finished(run, number)
+        if not _is_cut(run, number):
+            raise RunError(f"trial {number} is no cut BERT, and only these are polished")
     if not wanted:
-        raise RunError(f"'{run.folder}' has no front to polish; name one of its trials")
+        raise RunError(f"'{run.folder}' has no cut BERT on its front; name another of its trials")
     begun = run_in(out)
     had = [int(one.knobs["trial"]) for one in begun.trials if "trial" in one.knobs] if begun else []
     numbers = list(dict.fromkeys([*had, *wanted]))
     return replace(
         study,
-        name=f"{study.name}-polished",
+        name=study.name + POLISHED,
         method=Polish(
             trials=str((run.folder / "trials").absolute()),
             parent=content_key(run.definition),
@@ -111,9 +118,20 @@ def _study(
     )
 
 
+def _is_cut(run: RunRecord, number: int) -> bool:
+    file = RunFolder(run.folder).trial(number) / "architecture.json"
+    try:
+        BertArchitecture.from_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _loss(study: Study) -> Loss:
-    """That of `Polish`, unless all methods learn from the teacher's answers alone: it may have
-    nothing else."""
+    """That of `Polish`, unless the teacher has nothing but answers, or all methods learn from these
+    alone."""
+    if only_answers_of(study.teacher, study.student):
+        return "prediction"
     settings = [value for method in study.methods.values() for value in vars(method).values()]
     several = chain.from_iterable(own for own in settings if isinstance(own, tuple))
     losses = {own.loss for own in (*settings, *several) if isinstance(own, Stage)}

@@ -202,13 +202,17 @@ def _serve(
     with Heartbeat(outer, folder, device) as heart:
         name, draws = heart.record.name, study.sampler is not None
         claims = Claims(outer, folder, study.knobs, name, study.trials, token, draws=draws)
+        session = Session(cache=folder.cache, seed=study.seed, device=device, progress=progress)
         if (finished := finished_trials(outer)) >= study.trials:
             progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
             claims.fail_orphans()
+            if study.teacher.fine_tuned:  # what serves and times a run needs it, and it may be gone
+                with progress, folder.in_turn("prepare"):
+                    tune_teacher(study, outer, inputs, session)
+                    inputs.answering(inputs.split("train"), session)
             return
         with progress:
             progress.finished(finished)
-            session = Session(cache=folder.cache, seed=study.seed, device=device, progress=progress)
             with folder.in_turn("prepare"):  # the first one makes what all others read
                 notes = tune_teacher(study, outer, inputs, session)
                 bench = prepare(

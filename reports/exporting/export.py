@@ -137,6 +137,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
     from objectives.students.bert.pretrained import load_tokenizer
+    from objectives.students.bert.quantising import rounds_inputs
 
     (folder / "onnx").mkdir()
     whole = folder / "onnx" / "model.onnx"
@@ -145,6 +146,8 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
     notes = [
         f"{whole.relative_to(folder)}: {_megabytes(whole)}; its logits differ from torch's by "
         f"{difference:.0e} at most, on random inputs of several shapes"
+        + ", because ONNX does not round what enters the weights"
+        * rounds_inputs(model)
     ]
     writers = {"int8": (write_int8, "dynamically quantised"), "int4": (write_int4, "in blocks")}
     tokenizer = load_tokenizer(str(folder))

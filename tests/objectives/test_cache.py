@@ -59,6 +59,17 @@ def test_what_was_there_is_replaced(tmp_path: Path, kind: str) -> None:
     assert file.read_text() == "content"
 
 
+def test_who_is_in_an_empty_folder_stays_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "target").mkdir()
+    monkeypatch.chdir(tmp_path / "target")
+    with atomic_write(tmp_path / "target") as unfinished:
+        _write(unfinished, "folder")
+    assert [*Path().iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     atomic_write_text(target, "one")

@@ -103,6 +103,19 @@ def test_bench_runs_and_scores_it_in_its_own_tokens(run: Run, study: Study) -> N
         assert abs(scores[f"{trial.number:05d}"] - trial.result.metric) < 0.15
 
 
+def test_onnx_which_rounds_no_inputs_says_so_and_is_scored(
+    run: Run, study: Study, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+    whole, small = (run.export(tmp_path / str(n), trial=n, onnx=True).notes[0] for n in (0, 1))
+    assert "because ONNX does not round what enters the weights" in small
+    assert "because" not in whole
+    own = {"batches": [1], "lengths": [8], "rounds": 1, "engines": ("onnxruntime",)}
+    scored = {Path(one.model).parent.name for one in bench_front(run, study, **own).worths}
+    few = {f"{t.number:05d}" for t in run.front if t.knobs["weight_bits"] != 32}
+    assert scored == few != set()
+
+
 def test_the_twin_of_a_model_of_few_words_has_all(run: Run) -> None:
     own = {"batches": [1], "lengths": [8], "rounds": 1, "engines": ("eager",)}
     models = [run.folder / "trials" / f"{number:05d}" / "model" for number in (1, 0)]

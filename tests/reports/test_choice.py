@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
-from reports.choice import choose
+from orchestrator.runs.run_folder import RunFolder
+from reports.choice import choose, kept_front
 from reports.exporting.export import export
 from reports.page.page import write_report
 
@@ -81,6 +83,17 @@ def test_a_trial_without_a_model_says_what_became_of_it(
 ) -> None:
     with pytest.raises(RunError, match=message):
         choose(mixed_run, trial=trial)
+
+
+def test_models_that_were_deleted_are_left_out(bent_run: RunRecord, tmp_path: Path) -> None:
+    run, said = replace(bent_run, folder=tmp_path), list[str]()
+    for number in (0, 2):
+        (model := RunFolder(tmp_path).model(number)).mkdir(parents=True)
+        (model / "model.safetensors").touch()
+    assert [trial.number for trial in kept_front(run, said.append)] == [2, 0]
+    assert said == [f"trial {number} is left out: its model is gone" for number in (1, 3)]
+    with pytest.raises(RunError, match="the model of trial 1, is gone"):
+        kept_front(replace(run, folder=tmp_path / "empty"), said.append)
 
 
 def test_a_front_without_a_knee_has_none_to_choose(make_run: Any, make_trial: Any) -> None:

@@ -208,6 +208,18 @@ def label_order(checkpoint: str, label_names: Sequence[str], *, several: bool = 
     )
 
 
+def named_outputs(
+    checkpoints: Sequence[str], label_names: Sequence[str], *, several: bool = False
+) -> list[str]:
+    """What students call these labels: as the first of the checkpoints does whose outputs somebody
+    named; data may have numbers alone."""
+    for checkpoint in filter(has_classifier, checkpoints):
+        if not unnamed(checkpoint):
+            known = output_names(checkpoint)
+            return [known[one] for one in label_order(checkpoint, label_names, several=several)]
+    return list(label_names)
+
+
 def take_outputs(
     model: BertForSequenceClassification, order: Sequence[int], names: Sequence[str]
 ) -> None:

@@ -128,6 +128,13 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
     return whole
 
 
+def rounds_inputs(model: PreTrainedModel) -> bool:
+    """Whether what enters its weights or its attention has few bits, which `dense` leaves out."""
+    if not isinstance(model, PrunedBertForSequenceClassification):
+        return False
+    return any(own.input_bits or own.attention_bits for own in model.config.of_layers())
+
+
 def emptied(
     config: BertConfig, changes: Mapping[str, int | None], of_layers: Sequence[Mapping[str, Any]]
 ) -> PrunedBertForSequenceClassification:

@@ -25,22 +25,25 @@ def load_student(
     label_names: Sequence[str],
     seed: int,
     *,
+    called: Sequence[str] = (),
     problem_type: Any = None,
     device: str = "cpu",
 ) -> BertForSequenceClassification:
-    """The checkpoint as a frozen classifier: the task's labels in its order.
+    """The checkpoint as a frozen classifier: the task's labels in its order, `called` otherwise if
+    that is given.
 
     Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
     """
     fine_tuned = pretrained.has_classifier(checkpoint)
-    outputs = None if fine_tuned else label_names
+    called = called or label_names
+    outputs = None if fine_tuned else called
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         student = as_bert(pretrained.load_classifier(checkpoint, outputs))
     if fine_tuned:
         several = problem_type == pretrained.SEVERAL
         order = pretrained.label_order(checkpoint, label_names, several=several)
-        pretrained.take_outputs(student, order, label_names)
+        pretrained.take_outputs(student, order, called)
     student.config.problem_type = problem_type
     return _frozen(student, device)
 

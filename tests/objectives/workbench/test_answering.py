@@ -182,6 +182,7 @@ def test_classes_as_answers_have_their_names(
         (lambda text: "no idea", {}, "'no idea' is no list of numbers and no mapping"),
         (lambda text: "glad", {"answers_as": "labels"}, "has the label 'glad', which the task"),
         (lambda text: [float("nan")] * 3, {"answers_as": "logits"}, "has nan or infinite numbers"),
+        (lambda text: "sad" if "joy" in text else None, {"answers_as": "labels"}, "have no answer"),
         (shares, {"answers": "sayd"}, "no column 'sayd'; .*did you mean 'said'"),
         (shares, {"answers": "few.csv"}, "2 of 400 texts of the task have no answer, such as '"),
         (shares, {"answers": "other.csv"}, "no column 'neutral'; there are 'text', 'happy', 'sad'"),
@@ -232,6 +233,24 @@ def test_what_cannot_go_with_answers_alone_is_refused(
 def test_a_teacher_is_one_of_three(fields: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"name one of checkpoint .*, ensemble .* and answers"):
         Teacher(**fields)
+
+
+@pytest.mark.parametrize("kind", ["bert", "student", "ensemble"])
+def test_students_have_the_names_of_the_teacher_where_the_data_has_numbers(
+    kind: str, task: Task, tiny_bert: str, tmp_path: Path
+) -> None:
+    rows = planted_rows()
+    numbers = [NAMES.index(label) for label in rows["label"]]
+    rows = rows.remove_columns("label").add_column("label", numbers)
+    named = write_variant("bert", tmp_path / "named", NAMES)
+    other = write_variant("bert", tmp_path / "other", NAMES)
+    teacher = Teacher(ensemble=(named, other)) if kind == "ensemble" else Teacher(checkpoint=named)
+    student = write_student(tiny_bert, tmp_path / "student") if kind == "student" else None
+    inputs = read_inputs(replace(task, data=lambda: rows), teacher, student=student)
+    problem = prepare(inputs, Session(cache=tmp_path / "cache")).problem
+    ensemble = kind == "ensemble"
+    names = problem.words.settings["id2label"] if ensemble else problem.student.config.id2label
+    assert [names[place] for place in range(3)] == NAMES
 
 
 def test_a_student_of_other_tokens_learns_the_answers_of_a_bert(

@@ -178,6 +178,15 @@ def test_what_makes_no_cascade_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def unpruned_twice(first: float, second: float) -> list[Pair]:
+    """The unpruned model in two engines."""
+    own = dict.fromkeys(("select", "heldout"), np.tile([4.0, 0.0], (600, 1)).astype(np.float32))
+    members = [Member(None, first, own, "onnxruntime"), Member(None, second, own, "other")]
+    said = {role: logits.argmax(-1) for role, logits in own.items()}
+    rows = Rows(metric="accuracy", labels=said, original=said, classes=2)
+    return list(pairs_of(members, rows))
+
+
 def pairs_costing(small: float, whole: float, wrong: int) -> list[Pair]:
     """A model that answers so many of 600 rows otherwise than the unpruned one, beside that."""
     right = np.tile([4.0, 0.0], (600, 1)).astype(np.float32)
@@ -207,6 +216,11 @@ NO_AIM = {"min_agreement": None, "min_metric": None, "max_ms": None}
             pairs_costing(9.5, 10, wrong=300),
             {"min_agreement": 0.9},
             r"is faster than the unpruned model alone, which takes 10\.00 ms; ask for less",
+        ),
+        (
+            unpruned_twice(4, 9),
+            {"min_agreement": 0.9},
+            r"is faster than the unpruned model alone, which takes 4\.00 ms; ask for less",
         ),
         (
             pairs_costing(1, 10, wrong=1),

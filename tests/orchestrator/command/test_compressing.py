@@ -113,8 +113,9 @@ def test_with_labels_and_many_texts_cells_are_trained(
     rows = planted_rows()
     table = tmp_path / "table.csv"
     lines = zip(rows["text"], rows["label"], strict=True)
-    table.write_text("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in lines))
-    found = compress(teacher, table, out="small", minutes=3, min_metric_kept=0.5, max_length=24)
+    table.write_text("text;label\n" + "".join(f'"{text}";{label}\n' for text, label in lines))
+    own = {"delimiter": ";", "encoding": "latin-1", "max_length": 24}
+    found = compress(teacher, table, out="small", minutes=3, min_metric_kept=0.5, **own)
     kinds = {trial.knobs["method"] for trial in found.run.finished}
     assert kinds >= {"cut", "cells"}
     assert found.passed
@@ -134,7 +135,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
     lines = [f'"{text}",{n % labels if n % 7 else ""}\n' for n, text in enumerate(rows)]
     table.write_text("text,label\n" + "".join(lines))
     study, texts, _ = compressing._study(
-        str(teacher), table, "text", "label", tmp_path / "small", 24, 60
+        str(teacher), table, {"text": "text"}, "label", tmp_path / "small", 24, 60
     )
     sizes = {role: len(own.labels) for role, own in load(study.task).roles.items()}
     assert texts == sum(sizes.values()) == 256 - 37
@@ -165,6 +166,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
         (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (take_"),
         (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, ask for less, or take"),
+        (None, {"max_length": 4096}, "max_length is 4096; "),
         (None, {"out": "taken"}, "'taken' exists and is not an empty folder"),
     ],
 )

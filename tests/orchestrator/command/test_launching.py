@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from optuna_dashboard import get_note
 from rich.console import Console
 
 from maskfront import RunError, Study, launch, load_run
+from objectives.errors import UserError
 from orchestrator.command.launching import _without_password
 from orchestrator.runs.records import load_optuna_study
 from orchestrator.storage.urls import parse_url, with_password
 from reports.page.following import Following
+from reports.speed import inputs_of, teacher_of
 from tests.command_line import maskfront_process
 from tests.orchestrator.conftest import WriteStudy
 from tests.orchestrator.workers.test_launch import scripted
@@ -134,6 +139,21 @@ def test_without_a_report_nothing_is_written_but_the_run(study: Study, tmp_path:
     run = launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", report=False)
     assert len(run.front) == 1
     assert not {"report.html", "launch.json"} & files(run.folder)
+
+
+def test_a_teacher_that_was_deleted_is_made_again_by_the_same_launch(
+    study: Study, tmp_path: Path
+) -> None:
+    settings = {"out": tmp_path / "run", "device": "cpu", "report": False}
+    run = launch(replace(study, trials=1), **settings)
+    data = inputs_of(run, study)
+    was = teacher_of(run, study, data).state_dict()
+    shutil.rmtree(run.folder / "cache")
+    with pytest.raises(UserError, match="launch the study again with the same number of trials"):
+        teacher_of(run, study, data)
+    launch(replace(study, trials=1), **settings)
+    again = teacher_of(run, study, data).state_dict()
+    assert all(torch.equal(weight, again[name]) for name, weight in was.items())
 
 
 def test_a_report_that_fails_ends_no_launch(

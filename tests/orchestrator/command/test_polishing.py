@@ -9,10 +9,23 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from maskfront import FisherSearch, Run, RunError, Stage, Study, launch, load_run, polish
+from maskfront import (
+    CrossDistillation,
+    FisherSearch,
+    Run,
+    RunError,
+    Stage,
+    StagedMethod,
+    Study,
+    Teacher,
+    launch,
+    load_run,
+    polish,
+)
 from objectives.methods import polish as methods_polish
 from objectives.weights.inherited import inherited
-from orchestrator.study_file import load_study
+from orchestrator.command.polishing import _loss
+from orchestrator.study_file import load_study, load_study_of
 from orchestrator.workers import claims
 from orchestrator.workers.worker import Worker
 
@@ -154,6 +167,25 @@ def test_students_of_answers_alone_are_polished_by_these(study: Study, tmp_path:
     assert polished.definition["method.stages.polish.loss"] == "prediction"
 
 
+@pytest.mark.parametrize("method", [FisherSearch(), CrossDistillation()])
+def test_of_a_teacher_that_only_answers_its_answers_are_learnt(
+    method: StagedMethod, study: Study
+) -> None:
+    several = Teacher(ensemble=(study.teacher.name, study.teacher.name))
+    plain = replace(study, method=method, space={}, first=())
+    assert _loss(plain) == "prediction+hidden"
+    assert _loss(replace(plain, teacher=several)) == "prediction"
+
+
+def test_a_run_is_polished_from_within_its_folder(
+    run: Run, study: Study, tiny_study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.folder)
+    polished = polish(load_run("."), study, trials=[0], epochs=0.1, device="cpu", console=QUIET)
+    assert polished.folder == run.folder.with_name("run-polished")
+    assert load_study_of(tiny_study_file, polished.name).name == study.name
+
+
 def test_more_training_elsewhere_is_another_study(run: Run, study: Study, tmp_path: Path) -> None:
     out = tmp_path / "mine"
     polish(run, study, trials=[0], epochs=1, out=out, device="cpu", console=QUIET)
@@ -172,6 +204,12 @@ def test_what_cannot_be_polished_is_refused(run: Run, study: Study) -> None:
         polish(run, study, trials=[7])
     with pytest.raises(RunError, match="is a run of 'tiny', not of 'other'"):
         polish(run, replace(study, name="other"))
-    with pytest.raises(RunError, match="has no front to polish"):
+    with pytest.raises(RunError, match="has no cut BERT on its front"):
         polish(replace(run, trials=()), study)
+    for trial in run.trials:
+        (run.folder / "trials" / f"{trial.number:05d}" / "architecture.json").write_text("{}")
+    with pytest.raises(RunError, match="has no cut BERT on its front"):
+        polish(run, study)
+    with pytest.raises(RunError, match="trial 1 is no cut BERT, and only these are polished"):
+        polish(run, study, trials=[1])
     assert not run.folder.with_name("run-polished").exists()
