@@ -111,7 +111,10 @@ class Staged(BertMethod):
             check_comparable(stage.loss, student, teacher)
 
     def shortened(self, share: float) -> Self:
-        """The method with this share, in (0, 1], of the epochs of each stage."""
+        """The method with this share, in (0, 1], of the epochs of each stage. Raises UserError for
+        less than all of no stages."""
+        if not self.stages:
+            return super().shortened(share)
         fewer = tuple(replace(stage, epochs=stage.epochs * share) for stage in self.stages)
         return replace(self, stages=fewer)
 

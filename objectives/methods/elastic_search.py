@@ -170,7 +170,8 @@ class ElasticSearch(StagedMethod):
         elastic, deepen = (
             replace(stage, epochs=stage.epochs * share) for stage in (self.elastic, self.deepen)
         )
-        return replace(super().shortened(share), elastic=elastic, deepen=deepen)
+        own = super().shortened(share) if self.stages else self
+        return replace(own, elastic=elastic, deepen=deepen)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """The losses can compare the student with the teacher, and it is as wide as is asked."""

@@ -14,11 +14,13 @@ from optuna.samplers import RandomSampler
 from maskfront import Study
 from objectives.errors import UserError
 from objectives.measures.budget import TargetSchedule
+from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.students.bert.architecture import BertShape
 from objectives.text.task import Task
 from objectives.training.stages import Stage
+from objectives.workbench.fidelity import Fidelity
 from orchestrator.identity import definition_of, sources_of
 from tests.conftest import config_of
 
@@ -228,6 +230,13 @@ def test_a_method_that_ranks_once_has_no_tolerance_to_tune(study: Study) -> None
         ),
         ({"warm_start": (3,)}, r"it must be a tuple of which each is a string or a path$"),
         ({"student": 4}, r"Study\.student is 4; it must be a string or None$"),
+        (
+            {
+                **{"fidelity": Fidelity(epochs=0.5), "method": CrossDistillation()},
+                **{"space": {}, "first": ()},
+            },
+            r"CrossDistillation trains nothing, so Fidelity\.epochs cannot be 0\.5; leave it at 1",
+        ),
         ({"fidelity": 0.5}, r"Study\.fidelity is 0\.5; it must be Fidelity\(\.\.\.\)$"),
         ({"augmentation": True}, r"is True; it must be Augmentation\(\.\.\.\) or None$"),
         ({"name": None}, r"Study\.name is None; it must be a string$"),
