@@ -8,6 +8,7 @@ MiniLM-L6 is fine-tuned once a task, brought to a share of its FLOPs, and distil
     group lasso            `GroupLasso`, whose penalty takes half of the epochs
     kwon                   `FisherPruning`
     cross, hard, soft      `CrossDistillation`, in closed form and by proximal steps
+    cross, 512 rows        in closed form by so many rows
     T=2, T=4               `FisherSearch` at a higher temperature of the distillation
     sparse                 `MagnitudePruning` of single weights: as many FLOPs as before
     sandwich               `Sandwich`, one attention first and one FFN last
@@ -52,6 +53,7 @@ ARMS: dict[str, StagedMethod | LowRank] = {
     "group lasso": GroupLasso(),
     "kwon": FisherPruning(),
     "cross": CrossDistillation(),
+    "cross, 512 rows": CrossDistillation(rows=512),
     "hard": CrossDistillation(prox="hard"),
     "soft": CrossDistillation(prox="soft"),
     "T=2": FisherSearch(),

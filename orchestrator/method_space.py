@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import (
@@ -109,9 +111,12 @@ class MethodSpace:
         return float(min(extremes(known)) if known else getattr(self.method, "vocabulary", 1))
 
     def _corners(self) -> Iterator[dict[str, Any]]:
-        """The extreme values of all knobs, in every combination; of very many the first ones."""
-        corners = product(*map(extremes, self.space.values()))
-        for values in islice(corners, _MOST_CORNERS):
+        """The extreme values of all knobs, in every combination; of very many some at random."""
+        each, draws = [*map(extremes, self.space.values())], random.Random(0)
+        corners: Iterable[tuple[Any, ...]] = product(*each)
+        if math.prod(map(len, each)) > _MOST_CORNERS:
+            corners = (tuple(map(draws.choice, each)) for _ in range(_MOST_CORNERS))
+        for values in corners:
             yield dict(zip(self.space, values, strict=True))
 
     def _allows(self, knobs: Mapping[str, Any]) -> bool:

@@ -35,7 +35,7 @@ def make_sampler(
             raise UserError(f"Study.sampler returned {made!r}; it must return an Optuna sampler")
         return made
     if name == "gp":
-        return GPSampler(seed=mixed, n_startup_trials=at_random)
+        return GPSampler(seed=mixed, n_startup_trials=at_random, warn_independent_sampling=False)
     if name == "nsgaii":
         return NSGAIISampler(seed=mixed, population_size=at_random)
     if name == "random":

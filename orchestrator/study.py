@@ -29,7 +29,7 @@ from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import Beside
 from objectives.workbench.teacher import Teacher
-from orchestrator.method_space import MethodSpace, applies
+from orchestrator.method_space import MethodSpace, applies, extremes
 from orchestrator.optuna_private import holds
 from orchestrator.runs.records import METHOD
 from orchestrator.runs.results import LIMITED
@@ -230,6 +230,11 @@ class Study:
                 f"Study.sampler is None, so no knobs are drawn: give all knobs of all "
                 f"{self.trials} trials in Study.first, or set a sampler"
             )
+        if self.sampler is None and self.warm_start:
+            raise UserError(
+                "Study.sampler is None, so the trials are those of Study.first; leave warm_start "
+                "out, or set a sampler"
+            )
 
     def _check_space(self) -> None:
         """Each knob belongs to a method, whose own part of the space is as it should be."""
@@ -284,9 +289,13 @@ class Study:
 
     @property
     def spaces(self) -> tuple[str, ...]:
-        """The kinds of units that its methods search; a method that prunes nothing has none."""
-        methods = self.methods.values()
-        found = (space for method in methods for space in getattr(method, "spaces", ()))
+        """The kinds of units that its methods search, or may draw to search; a method that prunes
+        nothing has none."""
+        found: list[str] = []
+        for part in self._parts.values():
+            found += getattr(part.method, "spaces", ())
+            drawn = (knob for name, knob in part.space.items() if name.startswith("spaces["))
+            found += (space for knob in drawn for space in extremes(knob))
         return tuple(dict.fromkeys(found))
 
     @property

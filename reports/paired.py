@@ -52,14 +52,18 @@ class Paired:
         lost = self.run.unpruned.metric - trial.result.metric
         return lost + _SURE * spread
 
+    @property
+    def rows(self) -> int:
+        """Of the selection split."""
+        return len(self.judged.labels["select"])
+
     def rows_to_decide(self, trial: FinishedTrial, margin: float) -> int | None:
         """How many selection rows would show that a model loses at most `margin`, if it loses what
         it seems to; None where it seems to lose more."""
         most, lost = self.most_lost(trial), self.run.unpruned.metric - trial.result.metric
         if most is None or lost >= margin:
             return None
-        rows = len(self.judged.labels["select"])
-        return int(np.ceil(rows * ((most - lost) / (margin - lost)) ** 2))
+        return int(np.ceil(self.rows * ((most - lost) / (margin - lost)) ** 2))
 
     def samples(self, number: int | None) -> NDArray[np.float64] | None:
         """The metric of a trial's model, or of the unpruned one, on each sample of the bootstrap;

@@ -71,10 +71,13 @@ def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
     if found is None:
         return None
     trial, sure = view.front[found[0]], found[1]
-    if sure or comparison is None:
+    # Where no row differs a bootstrap is sure of anything: of so few rows none may differ by luck.
+    fewest = math.ceil(math.log(0.05) / math.log1p(-loss))
+    if comparison is None or (sure and comparison.rows >= fewest):
         return trial, f"cheapest {words}"
     rows = comparison.rows_to_decide(trial, margin)
-    return trial, f"may be {words}" + (f" ({rows:,} rows would tell)" if rows else "")
+    told = f" ({max(rows, fewest):,} rows would tell)" if rows is not None else ""
+    return trial, f"may be {words}{told}"
 
 
 def _expected(view: ParetoView, chosen: FinishedTrial) -> float | None:

@@ -191,7 +191,13 @@ def prepare(
         splits["select"].labels,
         len(inputs.text.label_names),
     )
-    notes += _told(session, weak)
+    few = None
+    if inputs.student_layers is not None:
+        few = (
+            f"students of layers {inputs.student_layers} begin at a ratio of "
+            f"{counted.cost.full / counted.full:.3g}: a larger target_ratio cannot be met"
+        )
+    notes += _told(session, few, weak)
     judged = served
     if labels:
         judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)

@@ -72,6 +72,7 @@ def launch_workers(
             "storage": url.render_as_string(hide_password=False),
             "device": device,
             "token": token,
+            "quiet": console is not None and console.quiet,
         }
         for module in own_modules():  # a worker has not read the study's own files
             cloudpickle.register_pickle_by_value(module)
@@ -127,7 +128,9 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
     try:
         if parent is not None:
             _end_with(parent)
-        work(cloudpickle.loads(packed), number=number, **arguments)
+        own = dict(arguments)
+        console = Console(quiet=True) if own.pop("quiet") else None
+        work(cloudpickle.loads(packed), number=number, console=console, **own)
     except KeyboardInterrupt:
         return number, "interrupted"
     except MaskfrontError as error:

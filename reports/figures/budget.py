@@ -114,7 +114,8 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
     knobs += [name for name in _ASKED if name in spaces]
     if not knobs:
         return None
-    figure = make_subplots(rows=1, cols=len(knobs), shared_yaxes=True, horizontal_spacing=0.03)
+    spacing = theme.spacing(len(knobs))
+    figure = make_subplots(rows=1, cols=len(knobs), shared_yaxes=True, horizontal_spacing=spacing)
     for column, knob in enumerate(knobs, start=1):
         for place, own in enumerate(left):
             known = [(trial, ratio) for trial, ratio in own if knob in trial.knobs]

@@ -23,7 +23,7 @@ def knob_panel(overlay: Overlay) -> Panel | None:
         cols=len(spaces),
         shared_xaxes=True,
         shared_yaxes=True,
-        horizontal_spacing=0.03,
+        horizontal_spacing=theme.spacing(len(spaces)),
         vertical_spacing=0.06,
     )
     for column, (knob, distribution) in enumerate(spaces.items(), start=1):

@@ -88,6 +88,11 @@ def axis(title: str, **style: Any) -> dict[str, Any]:
     return {**AXIS, "title": {"text": plain(title)}, **style}
 
 
+def spacing(columns: int) -> float:
+    """Between so many panels side by side, as a share of the figure's width."""
+    return min(0.03, 0.5 / max(1, columns - 1))
+
+
 def x_axis(title: str, **style: Any) -> dict[str, Any]:
     """The same for a horizontal one, whose title stands clear of the ticks."""
     return {**AXIS, "title": {"text": plain(title), "standoff": 8}, **style}

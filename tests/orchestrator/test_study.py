@@ -14,6 +14,7 @@ from optuna.samplers import RandomSampler
 from maskfront import Study
 from objectives.errors import UserError
 from objectives.measures.budget import TargetSchedule
+from objectives.methods.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
@@ -237,6 +238,17 @@ def test_a_method_that_ranks_once_has_no_tolerance_to_tune(study: Study) -> None
             },
             r"CrossDistillation trains nothing, so Fidelity\.epochs cannot be 0\.5; leave it at 1",
         ),
+        (
+            {
+                **{"cost": "latency", "method": FisherSearch(), "first": ()},
+                "space": {"spaces[0]": CategoricalDistribution(("heads", "qk"))},
+            },
+            r"Study\.cost 'latency' .*qk",
+        ),
+        (
+            {"sampler": None, "trials": 1, "space": {}, "first": ({},), "warm_start": ("a",)},
+            r"trials are those of Study\.first; leave warm_start out",
+        ),
         ({"fidelity": 0.5}, r"Study\.fidelity is 0\.5; it must be Fidelity\(\.\.\.\)$"),
         ({"augmentation": True}, r"is True; it must be Augmentation\(\.\.\.\) or None$"),
         ({"name": None}, r"Study\.name is None; it must be a string$"),
@@ -251,6 +263,14 @@ def test_a_method_that_ranks_once_has_no_tolerance_to_tune(study: Study) -> None
 def test_what_a_study_refuses(study: Study, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         replace(study, **changes)
+
+
+def test_a_space_of_very_many_corners_is_judged_by_some_of_all_its_knobs(study: Study) -> None:
+    kinds = CategoricalDistribution(("conv5", "gated", "feed_forward"))
+    cells = CellSearch(operations=("gated",) * 9)
+    space = {f"operations[{place}]": kinds for place in range(9)}
+    space["recurrent"] = CategoricalDistribution((False, True))
+    assert replace(study, method=cells, space=space, first=()).space == space
 
 
 def test_only_what_a_trial_may_get_has_to_go_with_the_sizes(study: Study) -> None:

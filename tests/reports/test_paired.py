@@ -104,6 +104,16 @@ def test_where_no_model_is_surely_within_the_loss_the_rows_that_would_tell_are_n
     assert words[0].endswith(" rows would tell)")
 
 
+def test_on_so_few_rows_that_none_may_differ_by_luck_nothing_is_sure(draw: Any) -> None:
+    told = []
+    for seed in range(8):
+        rows = recommendations(pareto_view(draw(60, seed)))
+        told += [reason for row in rows for reason in row.reasons if "within" in reason]
+    assert told
+    assert not [reason for reason in told if reason.startswith("cheapest")]
+    assert "may be within 1% (299 rows would tell)" in told, "where no row differed"
+
+
 def test_models_that_the_rows_do_not_tell_apart_are_not_called_dominated(draw: Any) -> None:
     few, many = pareto_view(draw(300, 1)), pareto_view(draw(20_000, 1))
     assert len(few.near) > len(many.near)

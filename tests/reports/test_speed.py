@@ -181,12 +181,17 @@ def test_a_study_of_another_run_and_a_teacher_that_is_gone_are_named(
         bench_front(replace(ended, folder=copied), study, **SETTINGS)
 
 
-def test_without_times_there_are_none(mixed_run: RunRecord, timed: RunRecord) -> None:
+def test_without_times_there_are_none(
+    mixed_run: RunRecord, timed: RunRecord, tmp_path: Path
+) -> None:
     assert read_speeds(mixed_run) == ()
     with pytest.raises(RunError, match="no model on its front yet; there is nothing to time"):
         bench_front(replace(timed, trials=()))
     with pytest.raises(RunError, match=r"'.*00003/model', the model of trial 3, is gone"):
-        bench_front(timed, **SETTINGS)
+        bench_front(replace(timed, folder=tmp_path), **SETTINGS)
+    said: list[str] = []
+    bench_front(timed, say=said.append, **SETTINGS)
+    assert said[0] == "trial 3 is left out: its model is gone"
     assert len(read_speeds(timed)) == 12, "what was kept is still there"
 
 

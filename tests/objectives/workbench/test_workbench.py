@@ -85,6 +85,11 @@ def prepared(checkpoint: str, planted_task: Task, tmp_path: Path) -> Workbench:
     return prepare(inputs, session=Session(cache=tmp_path))
 
 
+def test_students_of_some_layers_are_said_to_begin_below_the_teacher(prepared: Workbench) -> None:
+    said = "students of layers (0, 2) begin at a ratio of 0.66"
+    assert any(note.startswith(said) for note in prepared.notes), prepared.notes
+
+
 def test_a_method_sees_no_rows_but_those_of_train_and_alpha(workbench: Workbench) -> None:
     seen = [value for value in vars(workbench.problem).values() if isinstance(value, Split)]
     assert [split.role for split in seen] == ["train", "alpha"]

@@ -61,7 +61,10 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
 
 @pytest.mark.slow
 def test_threads_are_divided_and_no_point_is_asked_twice(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(worker_pool.joblib, "cpu_count", lambda: 6)
@@ -70,6 +73,7 @@ def test_threads_are_divided_and_no_point_is_asked_twice(
         LaunchOptions(workers=2, out=tmp_path / "run", device="cpu"),
         console=Console(quiet=True),
     )
+    assert capfd.readouterr().out == "", "workers are as quiet as the launch"
     assert [trial.state for trial in run.trials] == ["finished"] * 6
     assert len({trial.knobs["target_ratio"] for trial in run.trials}) == 6
     marks = list((tmp_path / "marks").iterdir())

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import RunRecord
 from reports.curves import Curve, points_each, read_curves
+from reports.figures import theme
 from reports.figures.budget import budget_section, left_open
 from reports.overlay import overlay
 from tests.reports.conftest import missing_an_aim
@@ -48,6 +50,12 @@ def test_each_knob_has_a_plot(make_many: Any) -> None:
     assert len(figure.data) == len(run.space)
     for trace in figure.data:
         assert list(trace.y) == pytest.approx([1.0] * 12)
+
+
+def test_of_very_many_knobs_the_plots_stand_closer() -> None:
+    for columns in (1, 12, 36, 300):
+        make_subplots(rows=1, cols=columns, horizontal_spacing=theme.spacing(columns))
+    assert theme.spacing(1) == theme.spacing(12) == 0.03 > theme.spacing(36)
 
 
 def test_without_curves_there_are_no_masks_to_speak_of(mixed_run: RunRecord) -> None:
