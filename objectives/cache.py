@@ -39,7 +39,7 @@ def atomic_write(target: Path) -> Iterator[Path]:
     _remove(unfinished)
     try:
         yield unfinished
-        if target.is_dir() and target.samefile(Path.cwd()):  # who is in it stays in it
+        if target.is_dir() and target.samefile("."):  # who is in it stays in it
             for written in unfinished.iterdir():
                 written.replace(target / written.name)
             return
