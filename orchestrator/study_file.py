@@ -15,6 +15,8 @@ from orchestrator.errors import RunError
 if TYPE_CHECKING:
     from orchestrator.study import Study
 
+POLISHED = "-polished"
+"""What the name of a run of `polish` has after that of the run whose models it polished."""
 _MODULE = "maskfront_study"  # the name under which a study file is imported
 
 
@@ -41,10 +43,6 @@ def load_study(path: str | Path, name: str = "study") -> Study:
         remedy = shown if studies else "it must end in `study = Study(...)`"
         raise RunError(f"study file '{path}': {found}; {remedy}")
     return study
-
-
-POLISHED = "-polished"
-"""What the name of a run of `polish` has after that of the run whose models it polished."""
 
 
 def load_study_of(path: Path, run_name: str) -> Study:

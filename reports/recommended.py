@@ -71,7 +71,8 @@ def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
     if found is None:
         return None
     trial, sure = view.front[found[0]], found[1]
-    # Where no row differs a bootstrap is sure of anything: of so few rows none may differ by luck.
+    # Where no row differs a bootstrap is sure of anything, so there must be the rows of which all
+    # alike would do: the bound of `members.at_least` in closed form, without its scipy.
     fewest = math.ceil(math.log(0.05) / math.log1p(-loss))
     if comparison is None or (sure and comparison.rows >= fewest):
         return trial, f"cheapest {words}"

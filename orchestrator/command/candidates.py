@@ -49,7 +49,7 @@ class Candidates:
     """The first is that of the answers that agreement is with."""
     scratch: Path
     say: Say
-    rounded: set[int | None] = field(default_factory=set)
+    rounded: set[int | None] = field(default_factory=set, init=False)
     """Those whose inputs have few bits in torch, and here float32: they answer otherwise."""
 
     def folder(self, number: int | None, engine: str) -> Path:

@@ -79,7 +79,8 @@ def launch(
             one line that names the remedy, and nothing is written where that is known before.
     """
     console = console or Console()
-    texts, file = (command or _command(), _source(study)), file_of(study)
+    file = file_of(study)
+    texts = (command or _command(), _source(study, file))
     if storage is not None:
         texts, storage = _without_password(texts, storage)
     following = Following(*texts, _shown(file) if file else None, note=partial(say, console))
@@ -130,9 +131,8 @@ def _shown(file: Path) -> str:
     return shlex.quote(str(file.relative_to(here)) if file.is_relative_to(here) else file.name)
 
 
-def _source(study: Study) -> str:
+def _source(study: Study, file: Path | None) -> str:
     """The text of the file that defines the study; without one, as in a notebook, that itself."""
-    file = file_of(study)
     if file is None:
         return f"study = {pformat(study, width=100)}\n"
     return file.read_text(encoding="utf-8", errors="replace")

@@ -86,8 +86,9 @@ def _study(
     """Each of its trials polishes one of the run; those that `out` holds already stay in it."""
     if study.name != run.name:
         raise RunError(f"'{run.folder}' is a run of '{run.name}', not of '{study.name}'")
-    front = [trial.number for trial in run.front if _is_cut(run, trial.number)]
-    wanted = front if trials is None else list(trials)
+    if trials is None:
+        trials = [trial.number for trial in run.front if _is_cut(run, trial.number)]
+    wanted = list(trials)
     for number in wanted:
         check_finished(run, number)
         if not _is_cut(run, number):

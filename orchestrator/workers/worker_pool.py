@@ -129,7 +129,7 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
         if parent is not None:
             _end_with(parent)
         own = dict(arguments)
-        console = Console(quiet=True) if own.pop("quiet") else None
+        console = Console(quiet=own.pop("quiet"))
         work(cloudpickle.loads(packed), number=number, console=console, **own)
     except KeyboardInterrupt:
         return number, "interrupted"
