@@ -72,7 +72,7 @@ ENTRIES = {
     "magnitude": Entry(MagnitudePruning(), {"scope": WHO_COMPETES}),
     "head-importance": Entry(HeadImportance(spaces=("heads", "ffn")), {"normalise": YES_OR_NO}),
     "fisher-pruning": Entry(FisherPruning(), {"rearrange": YES_OR_NO, "reconstruct": YES_OR_NO}),
-    "fisher-once": Entry(FisherSearch(), {"flops_weight": FloatDistribution(0.6, 1.2)}, search=0),
+    "fisher-once": Entry(FisherSearch(), {"cost_power": FloatDistribution(0.6, 1.2)}, search=0),
     "mask-search": Entry(MaskSearch(), MASK_KNOBS, search=1 / 3),
     "width-search": Entry(WidthSearch(), MASK_KNOBS, search=1 / 3),
 }

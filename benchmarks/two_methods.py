@@ -55,7 +55,7 @@ METHODS: Mapping[str, SearchMethod] = {
 }
 SPACE: Mapping[str, BaseDistribution] = {
     "cut.target_ratio": FloatDistribution(0.05, 0.25, log=True),
-    "cut.flops_weight": FloatDistribution(0.7, 1.0),
+    "cut.cost_power": FloatDistribution(0.7, 1.0),
     "cut.stages.recover.learning_rate": FloatDistribution(1e-4, 2e-3, log=True),
     "cells.width": CategoricalDistribution((32, 64, 128, 256)),
     "cells.learning_rate": FloatDistribution(5e-4, 1e-2, log=True),

@@ -2,8 +2,8 @@
 
 The score of a unit is the Fisher information of its mask: the mean square of the gradient of the
 task loss, or of the logits, with respect to the mask, one sequence at a time (Kwon et al. 2022).
-The units of highest score over cost, to the power of lambda, stay; the rest is cut out at once,
-and the student is distilled.
+The units of highest score over their cost to the power of `cost_power` stay; the rest is cut out at
+once, and the student is distilled.
 
 Why squares: the gradient of a mask is all but zero on average where the student is near its
 optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
@@ -30,15 +30,15 @@ class FisherSearch(OneShot):
     """Keep the units that move the answer most for their FLOPs: the recommended method.
 
     Units are measured once, then cut, then distilled. The usual knobs are `target_ratio` and
-    `flops_weight`.
+    `cost_power`.
     """
 
-    per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"flops_weight"}
+    per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"cost_power"}
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
-    flops_weight: NonNegativeFloat = 0.9
-    """lambda: the power of its cost that a unit's score is divided by; 1 ranks by score per FLOP,
-    less favours heads, the expensive units, more favours neurons. >= 0."""
+    cost_power: NonNegativeFloat = 0.9
+    """Power of its cost that a unit's score is divided by; 1 ranks by score per FLOP, less favours
+    heads, the expensive units, more favours neurons. >= 0."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
@@ -47,7 +47,7 @@ class FisherSearch(OneShot):
     or of the "logits", how far the answer moves."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """Fisher information over cost to the power of lambda."""
+        """Fisher information over cost to the power of `cost_power`."""
         importance = importance_of_student(problem, self.spaces, self.squares)
         exact = {space: value.double() for space, value in importance.items()}
-        return per_cost(exact, problem.budget.cost, self.flops_weight)
+        return per_cost(exact, problem.budget.cost, self.cost_power)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
+from objectives.device import on_device
 from objectives.errors import (
     InnerShare,
     NonNegativeFloat,
@@ -27,7 +28,7 @@ from objectives.errors import (
     PositiveShare,
     UserError,
 )
-from objectives.measures.budget import TargetSchedule, hinge_loss, scheduled_ratio
+from objectives.measures.budget import TargetSchedule, discretise, hinge_loss, scheduled_ratio
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
@@ -40,7 +41,7 @@ from objectives.strategies.descending_alpha import (
     DescendingMethod,
 )
 from objectives.strategies.importance import importance_of_student
-from objectives.strategies.relaxation import ranked_alpha, sigmoid_masks, softmax_masks
+from objectives.strategies.relaxation import ranked_alpha, sigmoid_masks
 from objectives.students.bert.architecture import SPACES, BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
@@ -54,6 +55,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "seed": {
             "start": "uniform",
             "threshold": 0.01,
+            "discretise": "threshold",
             "hinge_on": "discrete",
             "one_sided": False,
             "tolerance": 0.05,
@@ -88,11 +90,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """Fields of MaskSearch by preset. Stages are no part of it: `stages.FOUR_STEPS` are the source
-report's. Left out of the two, among others: alpha drawn from N(0, 0.01) for heads by softmax (here
-all equal), masks of query and key both (here of the query), the best checkpoint while the search
-goes on, and of the follow-up the labels beside the teacher's logits. As everywhere the embeddings
-are frozen, there is no dropout, a constant rate has a warm-up of 10% before it, a rate goes by the
-share of the FLOPs that is cut, and the cut ends in the band."""
+report's. Left out of the two, among others: masks of query and key both (here of the query), the
+best checkpoint while the search goes on, and of the follow-up the labels beside the teacher's
+logits. As everywhere the embeddings are frozen, there is no dropout, a constant rate has a warm-up
+of 10% before it, and a rate goes by the share of the FLOPs that is cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +123,18 @@ class MaskSearch(DescendingMethod):
     spread: NonNegativeFloat = 3.0
     """Half the range of alpha under the start "fisher". >= 0."""
     heads_by: Literal["sigmoid", "softmax"] = "sigmoid"
-    """Masks of heads: a gate each; or shares of one softmax a layer, of which the largest
-    `heads_kept` stay. Those sum to the same whatever alpha is, so that the FLOPs loss does not move
-    them."""
+    """Masks of heads: a gate each; or one softmax over the heads of a layer, begun from N(0, 0.01),
+    of which the largest `heads_kept` stay (the source report, eq. 5). It sums to 1 whatever alpha
+    is, so that the FLOPs loss does not move it."""
     heads_kept: PositiveInt | None = None
     """Heads of each layer that stay under "softmax". None: R's share of them, at least one."""
     temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.1)
     """Temperature of the masks at the start and at the end of a search, geometric between."""
     threshold: InnerShare = 0.5
     """A mask above it counts as open. In (0, 1)."""
+    discretise: Literal["budget", "threshold"] = "budget"
+    """Which units stay: the highest alphas inside the band around R, or all whose mask is above the
+    threshold and no others, as in the source report, whatever they cost."""
     hinge_on: Literal["discrete", "expected"] = "discrete"
     """Which FLOPs say on what side of the band the student is: those of the open units, or those
     that the soft masks sum up to."""
@@ -170,11 +174,19 @@ class MaskSearch(DescendingMethod):
             idle["flops_weight"] = "with alpha_optimizer='sign' it only matters if it is 0"
         of_hinge = ("hinge_on", "one_sided", "target_schedule", "ramp")
         if self.flops_weight == 0:
+            if self.discretise == "threshold":
+                of_hinge += ("tolerance",)
             idle |= dict.fromkeys(of_hinge, "it acts through the FLOPs loss, whose weight is 0")
         if self.spaces == ("heads",) and self.heads_by == "softmax":
             of_gates = ("flops_weight", "threshold", "temperature", "initial_alpha")
             idle |= dict.fromkeys((*of_hinge, *of_gates), "heads_by='softmax' has no gates")
         return idle
+
+    def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
+        """R; what was found where the threshold alone decides, as no budget was promised."""
+        if self.discretise == "threshold":
+            return problem.budget.ratio(units), self.tolerance
+        return super()._asked(problem, units)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """No more heads can be kept than there are."""
@@ -217,9 +229,14 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
 
     def __init__(self, members: Sequence[MaskSearch], problem: Problem, seed: int):
         super().__init__(members, problem, seed)
+        self.heads_share = self.method.heads_by == "softmax" and "heads" in self.method.spaces
+        initial = _initial(self.method, problem)
+        if self.heads_share:
+            drawn = 0.01 * torch.randn(initial["heads"].shape, generator=self.generator)
+            initial["heads"] = on_device(drawn, problem.device)
         self.alpha = {
             space: value.expand(len(members), *value.shape).clone().requires_grad_()
-            for space, value in _initial(self.method, problem).items()
+            for space, value in initial.items()
         }
         kinds: Mapping[str, Callable[..., AlphaOptimizer]] = {
             "adam": AlphaAdam,
@@ -227,7 +244,6 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             "sign": partial(AlphaSign, kept=self.method.update_share),
         }
         self.optimizer = kinds[self.method.alpha_optimizer](self.alpha, self.step_size)
-        self.heads_share = self.method.heads_by == "softmax" and "heads" in self.alpha
         # The same batch, the same forward pass as the weights.
         self.from_train = self.method.alpha_data == "train" and self.method.alpha_loss == "teacher"
         size, device = self.method.batch_size, problem.device
@@ -244,7 +260,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         start, end = self.method.temperature
         masks = sigmoid_masks(self.alpha, start * (end / start) ** progress)
         if self.heads_share:
-            masks["heads"] = softmax_masks(self.alpha["heads"])
+            masks["heads"] = self.alpha["heads"].softmax(-1)
         return masks
 
     def learn(
@@ -275,6 +291,12 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         if self.heads_share:
             alpha["heads"] = _top(alpha["heads"], self._heads_kept(place))
         threshold = member.temperature[1] * math.log(member.threshold / (1 - member.threshold))
+        if member.discretise == "threshold":
+            budget = self.problem.budget
+            # A band without ends: whatever the threshold keeps lies inside.
+            return discretise(
+                alpha, budget.cost, target=budget.full, tolerance=math.inf, threshold=threshold
+            )
         return member.within_budget(alpha, self.problem, threshold)
 
     def _heads_kept(self, place: int) -> int:
@@ -286,7 +308,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         method, cost, full = self.method, self.problem.budget.cost, self.problem.budget.full
         masks = self.masks(progress)  # afresh: the graph of the others is spent
         if self.heads_share:
-            # They sum to the number of heads whatever alpha is: no gradient says close one.
+            # They sum to 1 whatever alpha is: no gradient says close one.
             kept = [
                 _top(alpha, self._heads_kept(place)) > 0
                 for place, alpha in enumerate(self.alpha["heads"].detach())

@@ -63,10 +63,3 @@ def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) 
     two = draw_two(perturbed.detach().softmax(-1) + 1e-7, lots)
     weights = perturbed.gather(-1, two).softmax(-1).clamp_min(torch.finfo(alpha.dtype).tiny)
     return torch.zeros_like(perturbed).scatter(-1, two, weights)
-
-
-def softmax_masks(alpha: Tensor) -> Tensor:
-    """Masks that the heads of a layer share out, (..., heads): heads x softmax(alpha). (The source
-    report has the softmax itself, eq. 5; with this, equal alphas leave a pretrained layer as it
-    is.)"""
-    return alpha.softmax(-1) * alpha.shape[-1]

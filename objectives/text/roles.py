@@ -89,7 +89,8 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         raise UserError(_one_label(task, drawn, names, out, differing, labels))
     rest = drawn
     for role, rows in wanted.items():
-        rest, roles[role] = _take(task, role, rows, rest, names)
+        number = round(rows * len(rest)) if isinstance(rows, float) else rows
+        rest, roles[role] = _take(task, role, number, rest, names)
     if task.train is not None and task.train < len(rest):
         beyond, rest = _take(task, "train", task.train, rest, names)
         if task.unlabelled_split != task.split:

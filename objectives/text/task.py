@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from objectives.errors import PositiveInt, UserError, check_ranges, check_types
+from objectives.errors import InnerShare, PositiveInt, UserError, check_ranges, check_types
 from objectives.metric import Labels, Metric
 from objectives.text.data import Split, Truncation
 from objectives.text.text_files import DELIMITERS, TextFile
@@ -79,8 +79,9 @@ class Task:
     the rows beyond `train`, and with `drop_missing` those without a label."""
     train: PositiveInt | None = None
     """Rows to train weights on; None takes all that is left. >= 1."""
-    alpha: PositiveInt = 500
-    """Rows to choose units by. >= 1."""
+    alpha: PositiveInt | InnerShare = 500
+    """Rows to choose units by. >= 1, or a share in (0, 1) of the rows that `heldout` and `select`
+    leave."""
     select: PositiveInt = 1000
     """Rows of the study's metric. >= 1."""
     heldout: int = 1000

@@ -60,9 +60,9 @@ class ApsT(StagedMethod):
     """Share of the search in which widths are drawn at random and projections rest. In [0, 1)."""
     projection_rate: float = 0.05
     """Step size of the projections on Phi, at every eighth step of the search. In (0, 0.1)."""
-    flops_weight: NonNegativeFloat = 0.1
-    """lambda: where a candidate costs more than R, its score is divided by so much to the power of
-    lambda. >= 0."""
+    cost_power: NonNegativeFloat = 0.1
+    """Where a candidate costs more than R, its score is divided by this power of the excess, as a
+    multiple of R. >= 0."""
     grad_rescale: PositiveFloat = 1e-2
     """kappa: step size of the controller's Adam. > 0."""
     entropy_weight: NonNegativeFloat = 4e-3
@@ -158,7 +158,7 @@ class _Search:
         """Of its answers to rows of alpha, less where it costs more than R."""
         student = self.student(candidate)
         score = logits_score(lambda batch: student.logits(batch)[0], rows, self.problem)
-        return score / float(max(1.0, self.ratio(candidate)) ** self.method.flops_weight)
+        return score / float(max(1.0, self.ratio(candidate)) ** self.method.cost_power)
 
     def nearest(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
         """In the budget, or as near as changes of one width after another bring it."""

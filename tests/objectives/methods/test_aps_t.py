@@ -68,7 +68,7 @@ def test_a_score_is_less_where_a_candidate_costs_more_than_r(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aps_t, "logits_score", lambda *_: 0.5)
-    search = _Search(replace(QUICK, target_ratio=0.4, flops_weight=2.0), problem, 0)
+    search = _Search(replace(QUICK, target_ratio=0.4, cost_power=2.0), problem, 0)
     ratios, scores = [], []
     for candidate in search.controller.propose(50):
         ratio = problem.budget.ratio(
@@ -136,7 +136,7 @@ def test_the_controller_learns_to_meet_r(problem: Problem) -> None:
     method = replace(
         QUICK,
         target_ratio=0.4,
-        flops_weight=10.0,
+        cost_power=10.0,
         grad_rescale=2e-2,
         warmup=0.0,
         stages=(replace(SEARCH, epochs=6),),
@@ -157,7 +157,7 @@ def test_the_controller_learns_to_meet_r(problem: Problem) -> None:
         ({"shares": (0.5, 1.5)}, "must be one or more, rising"),
         ({"warmup": 1.0}, r"warmup is 1.0; it must be in \[0, 1\)"),
         ({"projection_rate": 0.0}, "projection_rate is 0.0"),
-        ({"flops_weight": -1.0}, "flops_weight is -1.0"),
+        ({"cost_power": -1.0}, "cost_power is -1.0"),
         ({"grad_rescale": 0.0}, "grad_rescale is 0.0"),
         ({"entropy_weight": -1.0}, "entropy_weight is -1.0"),
         ({"spaces": ("qk",)}, "must name some of heads, ffn"),

@@ -53,7 +53,7 @@ class TestConformance(PruningConformance):
 def test_it_cuts_by_the_fisher_information_per_flop(
     problem: Problem, spaces: tuple[str, ...]
 ) -> None:
-    method = replace(QUICK, flops_weight=1.0, spaces=spaces, target_ratio=0.8)
+    method = replace(QUICK, cost_power=1.0, spaces=spaces, target_ratio=0.8)
     price = problem.budget.cost.of_one_unit()
     expected = discretise(
         {
@@ -70,7 +70,7 @@ def test_it_cuts_by_the_fisher_information_per_flop(
 
 @pytest.mark.parametrize(
     "knobs",
-    [{"flops_weight": 2.0}, {"target_ratio": 0.6}, {"squares": "loss"}],
+    [{"cost_power": 2.0}, {"target_ratio": 0.6}, {"squares": "loss"}],
     ids=list,
 )
 def test_a_knob_changes_the_outcome(problem: Problem, knobs: dict[str, Any]) -> None:
@@ -78,9 +78,9 @@ def test_a_knob_changes_the_outcome(problem: Problem, knobs: dict[str, Any]) -> 
     assert one.architecture != other.architecture
 
 
-def test_a_larger_flops_weight_keeps_fewer_of_the_dear_units(problem: Problem) -> None:
+def test_a_larger_cost_power_keeps_fewer_of_the_expensive_units(problem: Problem) -> None:
     heads = [
-        sum(search_alone(replace(QUICK, flops_weight=w), problem).architecture.heads_per_layer)
+        sum(search_alone(replace(QUICK, cost_power=w), problem).architecture.heads_per_layer)
         for w in (0.0, 1.0, 3.0)
     ]
     assert heads == sorted(heads, reverse=True)
@@ -142,7 +142,7 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> No
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("flops_weight", -1.0),
+        ("cost_power", -1.0),
         ("target_ratio", 0.0),
         ("target_ratio", 1.1),
         ("tolerance", 1.0),

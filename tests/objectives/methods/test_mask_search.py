@@ -154,6 +154,38 @@ def test_heads_by_softmax_keep_as_many_in_every_layer(
     assert abs(problem.budget.ratio(found) - 0.5) <= 0.1 * 0.5
 
 
+def test_heads_by_softmax_are_shares_begun_near_equal(problem: Problem) -> None:
+    """Eq. (5) of the source report: a softmax without a factor, alpha from N(0, 0.01)."""
+    members = [replace(QUICK, heads_by="softmax")] * 2
+    alpha = GradientAlpha(members, problem, seed=0)
+    masks = alpha.masks(0.0)["heads"]
+    assert torch.equal(masks[0], masks[1])
+    assert masks.sum(-1).flatten().tolist() == pytest.approx([1.0] * masks[..., 0].numel())
+    assert 0 < alpha.alpha["heads"].std() < 0.05
+
+
+@pytest.mark.parametrize("spaces", [("heads", "ffn"), ("qk", "v"), ("input",)])
+def test_by_threshold_all_masks_above_it_stay_whatever_they_cost(
+    problem: Problem, spaces: tuple[str, ...]
+) -> None:
+    method = MaskSearch(
+        spaces=spaces,
+        discretise="threshold",
+        threshold=0.01,
+        tolerance=0.0,
+        target_ratio=0.5,
+        start="uniform",
+        temperature=(1.0, 1.0),
+        stages=(replace(SEARCH, epochs=0.1),),
+        batch_size=16,
+    )
+    found = search_alone(method, problem)  # so short a search closes nothing
+    assert found.architecture == BertArchitecture.full(problem.shape)
+    assert (found.target_ratio, measured(found, "open_ratio")[-1]) == pytest.approx((1.0, 1.0))
+    raised = search_alone(replace(method, threshold=1 - 1e-5), problem)
+    assert problem.budget.ratio(raised.architecture) < 0.9
+
+
 def test_flops_do_not_move_heads_by_softmax(problem: Problem) -> None:
     method = replace(QUICK, heads_by="softmax", spaces=("heads",), start="uniform")
     ways = [
@@ -319,6 +351,7 @@ def test_presets_name_fields_and_differ() -> None:
             "seed",
             {
                 "threshold": 0.01,
+                "discretise": "threshold",
                 "hinge_on": "discrete",
                 "one_sided": False,
                 "tolerance": 0.05,

@@ -20,7 +20,6 @@ from objectives.strategies.relaxation import (
     gumbel_noise,
     ranked_alpha,
     sigmoid_masks,
-    softmax_masks,
     two_sampled,
 )
 from objectives.students.bert.architecture import BertShape
@@ -45,12 +44,6 @@ def test_an_open_mask_hardly_moves() -> None:
     loss = hinge_loss(cost, cost.detach(), torch.tensor([100.0]), torch.tensor([0.05]))
     (slope,) = torch.autograd.grad(loss.sum(), neurons)
     assert slope.flatten().tolist() == pytest.approx([2.145e-5] * 312, rel=1e-3)
-
-
-def test_equal_alphas_share_out_open_heads() -> None:
-    assert torch.equal(softmax_masks(torch.full((1, 2, 4), 5.0)), torch.ones(1, 2, 4))
-    masks = softmax_masks(torch.tensor([[0.0, 0.0], [0.0, 1.0986123]]))  # exp = 1, 1; 1, 3
-    torch.testing.assert_close(masks, torch.tensor([[1.0, 1.0], [0.5, 1.5]]))
 
 
 importances = st.fixed_dictionaries(
