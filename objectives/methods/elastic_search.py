@@ -1,14 +1,12 @@
-"""Elastic search: one training for all trials of a run, each of which is cut from it.
+"""Elastic search: one training for all trials of a run, and a gradient search over masks in each.
 
 The first trial trains one student at many sizes (`weights/elastic.py`), along the order of the
-scores of its units; it is kept for the run. A trial then chooses its units, cuts, and is scored.
-With `stages` it is distilled further on its own.
+scores of its units; it is kept for the run. A trial begins with the units of highest score that
+meet R, searches by gradient how many units each layer keeps (`strategies/ordered_masks.py`), cuts,
+and is scored. With `stages` it is distilled further on its own.
 
 It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
 each is still nearer to the teacher.
-
-What is trained along one order knows that path. So the units of a layer always go in the order of
-the training; what a trial may choose is how many of them each layer keeps.
 """
 
 import math
@@ -27,18 +25,20 @@ from objectives.device import matmul_dtype
 from objectives.errors import (
     InnerShare,
     NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
-    Share,
     UserError,
     check_ranges,
 )
 from objectives.measures.budget import places
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import Outcome, SearchFailure
+from objectives.search_method import CurvePoint, Outcome, SearchFailure
 from objectives.staged_method import StagedMethod
-from objectives.strategies.importance import importance_at, importance_of_student
-from objectives.strategies.ranking import evenly, largest_fall, per_cost, redistributed
+from objectives.strategies.importance import importance_of_student
+from objectives.strategies.ordered_masks import OrderedMasks
+from objectives.strategies.ranking import evenly, per_cost
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.students.bert.packing import WEIGHT_BITS
@@ -59,21 +59,23 @@ DEPTH = replace(ELASTIC, name="depth")
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticSearch(StagedMethod):
-    """One training for all sizes, along the order of Fisher information per FLOP."""
+    """One training for all sizes, and a gradient search over masks on it in each trial."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
     with_search: ClassVar[bool] = False
 
-    flops_weight: NonNegativeFloat = 0.9
-    """lambda: the power of its cost that a unit's score is divided by; 1 ranks by score per FLOP,
-    less favours heads, the expensive units, more favours neurons. >= 0."""
-    grad_rescale: Share = 0.0
-    """kappa: share of scores that are measured anew, on the trained student at R, in those that
-    divide the budget among the layers. In [0, 1]."""
+    flops_weight: NonNegativeFloat = 0.1
+    """lambda: weight of the FLOPs loss beside the loss of the answers. >= 0."""
+    grad_rescale: PositiveFloat = 5.0
+    """kappa: factor on the gradient that reaches alpha. > 0."""
+    search_steps: NonNegativeInt = 16
+    """Steps of the search, each on `batch_size` rows of `alpha`. 0: the ranking alone decides."""
+    cost_power: NonNegativeFloat = 0.9
+    """Power of its cost that a unit's score is divided by, in the order of the training. >= 0."""
     heads: tuple[int, ...] = ()
     """How many heads each layer keeps, in [0, its heads], the first in the order of the training;
-    a knob "heads[0]" is the width of a layer. Empty: as many as score highest at R."""
+    a knob "heads[0]" is the width of a layer. Empty: the search decides."""
     ffn: tuple[int, ...] = ()
     """The same of neurons."""
     elastic: Stage = ELASTIC
@@ -97,8 +99,6 @@ class ElasticSearch(StagedMethod):
     """What a size of a step computes in: one of these numbers of bits, drawn with it (32, 8, 4, 2
     or 1) for weights and embeddings, so that trials of few `weight_bits` are trained for these;
     inputs of few have 8. Empty: float32."""
-    trained_flops_weight: NonNegativeFloat = 0.9
-    """The flops_weight of the sizes that are trained. >= 0."""
     stages: tuple[Stage, ...] = ()
     """What each trial goes through on its own after it is cut; none, as it is trained already."""
 
@@ -195,18 +195,23 @@ class ElasticSearch(StagedMethod):
         """Where widths are given, what would choose them."""
         idle = dict(super().idle())
         if self.shares:
-            of_path = ("flops_weight", "grad_rescale", "trained_flops_weight", "sizes", "smallest")
+            of_path = ("cost_power", "sizes", "smallest", "search_steps")
             idle |= dict.fromkeys(of_path, "shares cut all layers alike")
         if not self.depths:
             idle |= dict.fromkeys(("deepen", "depth"), "there are no depths")
         if self._all_given():
-            of_choice = ("target_ratio", "tolerance", "flops_weight", "grad_rescale")
+            of_choice = ("target_ratio", "tolerance", "search_steps")
             idle |= dict.fromkeys(of_choice, "all widths are given")
+        if not self._searches():
+            idle |= dict.fromkeys(("flops_weight", "grad_rescale"), "no masks are searched")
         return idle
 
     def _widths(self) -> dict[str, tuple[int, ...]]:
         given = {"heads": self.heads, "ffn": self.ffn}
         return {space: widths for space, widths in given.items() if widths}
+
+    def _searches(self) -> bool:
+        return bool(self.search_steps) and not self.shares and not self._all_given()
 
     def _all_given(self) -> bool:
         return len(self._widths()) == len(self.spaces)
@@ -227,7 +232,7 @@ class ElasticSearch(StagedMethod):
         except FloatingPointError as error:
             yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
             return
-        chosen = [member._choose(problem, shared) for member in members]
+        chosen, curves = cls._chosen(members, problem, shared, seed, progress)
         yield from staged_search(
             members,
             problem,
@@ -238,13 +243,13 @@ class ElasticSearch(StagedMethod):
                 member._weights_for(problem, shared.model, units)
                 for member, units in zip(members, chosen, strict=True)
             ],
-            curves=[shared.curve] * len(members),
+            curves=curves,
         )
 
     def _shared(self, problem: Problem, seed: int, progress: Progress) -> SharedStudent:
         """The student that all trials of a run are cut from, trained by the first of them."""
         dtype = matmul_dtype(self.precision, problem.device)
-        decide = ["spaces", "batch_size", "sizes", "smallest", "trained_flops_weight", "shares"]
+        decide = ["spaces", "batch_size", "sizes", "smallest", "cost_power", "shares"]
         decide += ["trained_bits"] if self.trained_bits else []
         ingredients = {
             **{name: getattr(self, name) for name in decide},
@@ -257,7 +262,7 @@ class ElasticSearch(StagedMethod):
         widths = uniform(self.shares, self.spaces, cost.shape)
 
         def scores() -> dict[str, Tensor]:
-            return self._ranked(self._importance(problem), problem, self.trained_flops_weight)
+            return self._ranked(problem)
 
         def training(
             begun: Problem, models: Sequence[Model], stage: Stage, **own: Any
@@ -307,42 +312,47 @@ class ElasticSearch(StagedMethod):
         """The uncut model that a trial of these units is cut from, chosen in the trial's bits."""
         return nearest(problem, trained, units, self.in_bits(units))
 
-    def _choose(self, problem: Problem, shared: SharedStudent) -> BertArchitecture:
-        """The units of highest score; within t of R they end where scores fall most. Of a space
-        whose widths are given the first units."""
-        scores = self._scores(problem, shared)
+    @classmethod
+    def _chosen(
+        cls,
+        members: Sequence[Self],
+        problem: Problem,
+        shared: SharedStudent,
+        seed: int,
+        progress: Progress,
+    ) -> tuple[list[BertArchitecture], list[list[CurvePoint]]]:
+        """The units of each member, and the curve of the training and of its search."""
+        first = members[0]
+        scores, curves = first._scores(problem), [list(shared.curve) for _ in members]
+        begun = [member.within_budget(scores, problem) for member in members]
+        if not first._searches():
+            return begun, curves
+        masks = OrderedMasks(
+            members, problem, scores, begun, batch_size=first.batch_size, seed=seed
+        )
+        dtype = matmul_dtype(first.precision, problem.device)
+        searched = masks.search(shared.model, first.search_steps, dtype, progress)
+        # Alpha 0 is a mask of a half: what is above it was left open.
+        chosen = [
+            member.within_budget(masks.scores(place), problem, threshold=0.0)
+            for place, member in enumerate(members)
+        ]
+        return chosen, [[*curve, *more] for curve, more in zip(curves, searched, strict=True)]
+
+    def _scores(self, problem: Problem) -> dict[str, Tensor]:
+        """Scores in the order of the training, (layers, units) of each space; those of given
+        widths and depths are infinite."""
+        scores = self._ranked(problem)
         if self.depth < 1:
             scores["layers"] = torch.full((problem.shape.layers, 1), -math.inf)
             scores["layers"][layers_at(self.depth, problem.shape.layers)] = math.inf
         for space, widths in self._widths().items():
             stays = places(scores[space]) < torch.tensor(widths)[:, None]
             scores[space] = torch.where(stays, math.inf, -math.inf)
-        target = self.target_ratio * problem.budget.full
-        low, high = (1 - self.tolerance) * target, (1 + self.tolerance) * target
-        fall = largest_fall(scores, problem.budget.cost, low, high)
-        return self.within_budget(scores, problem, fall)
+        return scores
 
-    def _scores(self, problem: Problem, shared: SharedStudent) -> dict[str, Tensor]:
-        """Fisher information, (layers, units) of each space, in each layer in the order of the
-        training, per cost to the power of lambda."""
-        scores = self._importance(problem)
-        if self.grad_rescale:
-            ranked = self._ranked(scores, problem, self.flops_weight)
-            chosen = self.within_budget(ranked, problem)
-            masks = {
-                space: torch.tensor(rows, dtype=torch.float32, device=problem.device)[None]
-                for space, rows in chosen.masks(problem.shape, self.spaces).items()
-            }
-            measured = importance_at(problem, shared.model, masks, "logits")
-            scores = redistributed(scores, measured, self.grad_rescale)
-        return self._ranked(scores, problem, self.flops_weight)
-
-    def _importance(self, problem: Problem) -> dict[str, Tensor]:
-        return importance_of_student(problem, self.spaces, "logits")
-
-    def _ranked(
-        self, scores: Mapping[str, Tensor], problem: Problem, flops_weight: float
-    ) -> dict[str, Tensor]:
+    def _ranked(self, problem: Problem) -> dict[str, Tensor]:
+        scores = importance_of_student(problem, self.spaces, "logits")
         if self.shares:
             return evenly(scores)
-        return per_cost(scores, problem.budget.cost, flops_weight)
+        return per_cost(scores, problem.budget.cost, self.cost_power)

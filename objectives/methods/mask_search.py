@@ -174,9 +174,8 @@ class MaskSearch(DescendingMethod):
             idle["flops_weight"] = "with alpha_optimizer='sign' it only matters if it is 0"
         of_hinge = ("hinge_on", "one_sided", "target_schedule", "ramp")
         if self.flops_weight == 0:
-            if self.discretise == "threshold":
-                of_hinge += ("tolerance",)
-            idle |= dict.fromkeys(of_hinge, "it acts through the FLOPs loss, whose weight is 0")
+            of_loss = (*of_hinge, "tolerance") if self.discretise == "threshold" else of_hinge
+            idle |= dict.fromkeys(of_loss, "it acts through the FLOPs loss, whose weight is 0")
         if self.spaces == ("heads",) and self.heads_by == "softmax":
             of_gates = ("flops_weight", "threshold", "temperature", "initial_alpha")
             idle |= dict.fromkeys((*of_hinge, *of_gates), "heads_by='softmax' has no gates")

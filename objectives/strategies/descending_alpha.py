@@ -9,7 +9,7 @@ import abc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -129,7 +129,20 @@ class AlphaSign(AlphaOptimizer):
         return flat.sign().scatter(1, order[:, :dropped], 0.0).view_as(gradient)
 
 
-Method = TypeVar("Method", bound=DescendingMethod)
+class Steered(Protocol):
+    """Settings of a search that gradients steer, named as in `DescendingMethod`."""
+
+    @property
+    def flops_weight(self) -> float: ...
+    @property
+    def target_ratio(self) -> float: ...
+    @property
+    def tolerance(self) -> float: ...
+    @property
+    def grad_rescale(self) -> float: ...
+
+
+Method = TypeVar("Method", bound=Steered)
 
 
 class DescendingAlpha(Generic[Method]):

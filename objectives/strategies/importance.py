@@ -122,17 +122,6 @@ def scores_per_cost(
     return per_cost(importance_of_student(problem, spaces, squares), problem.budget.cost)
 
 
-def importance_at(
-    problem: Problem,
-    student: BertForSequenceClassification,
-    masks: Mapping[str, Tensor],
-    squares: Squares,
-) -> dict[str, Tensor]:
-    """The importance in another student at these masks, (1, layers, *units_of) of each space."""
-    gradients = gradients_of_rows(student, problem.alpha, masks, squares, problem.device)
-    return mean_over_rows(gradients, len(problem.alpha), Tensor.square)
-
-
 def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
     """The Fisher information of each layer's masks of heads or ffn, (layers, units, units) on the
     CPU: the mean over the alpha split of the products of two gradients of the loss. Its diagonal is

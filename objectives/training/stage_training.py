@@ -86,18 +86,7 @@ class StageTraining:
 
         What was measured is read back here, all at once, so that no step waits for the device.
         """
-        names = list(self.measured[0])
-        columns = [
-            torch.stack([row[name] for row in self.measured], dim=1).tolist() for name in names
-        ]
-        curves: dict[int, list[CurvePoint]] = {}
-        for slot, *own in zip(self.slots, *columns, strict=True):
-            rows = enumerate(zip(*own, strict=True))
-            curves[slot] = [
-                {"stage": self.stage.name, "step": step, **dict(zip(names, row, strict=True))}
-                for step, row in rows
-            ]
-        return curves
+        return dict(zip(self.slots, curve_points(self.stage.name, self.measured), strict=True))
 
     def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
         """What the weights learn here, of these students on this batch, (K,)."""
@@ -167,6 +156,20 @@ class BestWeights:
     def restore(self) -> None:
         for slot, state in self.states.items():  # a score that is never a number keeps the last
             self.models[slot].load_state_dict(state)
+
+
+def curve_points(stage: str, measured: Sequence[Mapping[str, Tensor]]) -> list[list[CurvePoint]]:
+    """The rows of the learning curve of each of K students, from what was measured at each step,
+    (K,) by name."""
+    names = list(measured[0])
+    columns = [torch.stack([row[name] for row in measured], dim=1).tolist() for name in names]
+    return [
+        [
+            {"stage": stage, "step": step, **dict(zip(names, row, strict=True))}
+            for step, row in enumerate(zip(*of_student, strict=True))
+        ]
+        for of_student in zip(*columns, strict=True)
+    ]
 
 
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:

@@ -95,7 +95,7 @@ METHODS: dict[str, BertMethod | CellSearch] = {
     "MaskSearch, milliseconds": MaskSearch(stages=(SEARCH, RECOVER)),
     "WidthSearch": WidthSearch(stages=(SEARCH, RECOVER), spaces=("heads", "ffn", "layers")),
     "ElasticSearch": ELASTIC,
-    "ElasticSearch, heads given": replace(ELASTIC, heads=(2, 1, 3), grad_rescale=0.3),
+    "ElasticSearch, heads given": replace(ELASTIC, heads=(2, 1, 3)),
     "ElasticSearch, neurons given": replace(ELASTIC, ffn=(10, 20, 30)),
     # The whole width begins as the teacher, with gradients of rounding alone: next to no steps.
     "ElasticSearch, depths": replace(
