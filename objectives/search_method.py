@@ -41,7 +41,7 @@ class SearchResult:
     target_ratio: float | None = None
     """R: the share of `Problem.budget` that was asked for; None where a method has no target."""
     tolerance: float = 0.0
-    """t: the cut model should lie in [(1 - t) R, (1 + t) R]."""
+    """t: the cut model lies in [(1 - t) R, (1 + t) R], or missed its budget."""
     forgotten: float | None = None
     """Of a student that learnt other tasks afterwards: by how much it was better before that, in
     what the study compares; None where nothing came after."""

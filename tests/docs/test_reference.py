@@ -77,6 +77,37 @@ def test_the_docstrings_say_what_it_takes_and_gives(
     assert list(gaps(thing.final_target if thing.is_alias else thing)) == []
 
 
+MEANINGS = {
+    "flops_weight": "lambda: weight of the FLOPs loss ",
+    "grad_rescale": "kappa: (factor on the gradient that reaches alpha|step size of )",
+    "target_ratio": "R: (the )?share of ",
+    "tolerance": r"t: (the cut model lies in|inside) \[\(1 - t\) R, \(1 \+ t\) R\]",
+}
+"""lambda, kappa, R and t of the search loop: how the docstring of each must begin."""
+
+
+@pytest.mark.parametrize("field", MEANINGS)
+def test_lambda_kappa_r_and_t_mean_one_thing_in_every_method(
+    sources: griffe.GriffeLoader, field: str
+) -> None:
+    """What ranks by score per cost, or is a share of scores, has another name."""
+    declared = []
+    for module in (sources.modules_collection["objectives"], *_modules(sources, "objectives")):
+        for owner in module.classes.values():
+            attribute = owner.members.get(field)
+            if isinstance(attribute, griffe.Attribute) and attribute.docstring is not None:
+                declared.append(f"{owner.name}: {' '.join(attribute.docstring.value.split())}")
+    assert len(declared) > 2
+    assert [text for text in declared if not re.match(rf"\w+: {MEANINGS[field]}", text)] == []
+
+
+def _modules(sources: griffe.GriffeLoader, name: str) -> Iterator[griffe.Module]:
+    for module in sources.modules_collection[name].modules.values():
+        if not module.is_alias:
+            yield module
+            yield from _modules(sources, module.path)
+
+
 def test_every_public_name_has_an_entry() -> None:
     pages = (ROOT / "docs" / "reference").glob("*.md")
     entries = [

@@ -64,7 +64,7 @@ class AdaBert(SuperNetSearch):
     hints: Share = 0.8
     """gamma: weight of the probes beside the labels. In [0, 1]."""
     flops_weight: NonNegativeFloat = 4.0
-    """beta: weight of the efficiency loss. >= 0."""
+    """lambda: weight of the FLOPs loss L_E beside that of the answers (the paper's beta). >= 0."""
     grad_rescale: PositiveFloat = 1e-3
     """kappa: step size of alpha's Adam; 1e-4 in the paper, whose search has 18,000 steps. > 0."""
 
