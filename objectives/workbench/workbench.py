@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,7 +16,7 @@ from objectives.measures.bits import BitOps, Bytes
 from objectives.measures.bootstrap import Worth
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
-from objectives.measures.evaluate import Objective, less_thresholds, nearness, score
+from objectives.measures.evaluate import Objective, less_thresholds, nearness, predict_with, score
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.metric import Metric
@@ -23,7 +24,7 @@ from objectives.problem import Problem, Words
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.students.bert.cutting import shape_of
-from objectives.students.bert.pretrained import SEVERAL, named_outputs
+from objectives.students.bert.pretrained import SEVERAL, has_classifier, named_outputs
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
@@ -41,6 +42,9 @@ from objectives.workbench.words import answers_of_words, worth_of_words
 
 _LEARNT = 256
 """Train rows on which students are compared with their teacher."""
+_SOLVED, _RIDGE = 4096, 1e-3
+"""Train rows from which a new student's classifier is solved, and the ridge, a share of the mean
+variance of a pooled state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +210,8 @@ def prepare(
     teacher_logits = answering.said(train, texts, "train")
     check_answers(inputs.teacher, teacher_logits)
     train = train.answered(teacher_logits)
+    if student is not None and inputs.student is not None and not has_classifier(inputs.student):
+        _solve_classifier(student, train, teacher_logits, session.device)
     some = np.random.default_rng(0).permutation(len(train))[:_LEARNT]
     learnt = Examples([texts.texts[row] for row in some], train.labels[some])
     worth = (
@@ -252,6 +258,24 @@ def prepare(
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,
     )
+
+
+@torch.no_grad()
+def _solve_classifier(
+    student: BertForSequenceClassification, train: Split, logits: Tensor, device: str
+) -> None:
+    """Set a classifier that was just drawn to the least squares of the teacher's logits, (rows of
+    train, C), on the pooled states. Alpha learns through it before a stage trains it."""
+    rows = np.random.default_rng(0).permutation(len(train))[:_SOLVED]
+    pooled = predict_with(
+        lambda inputs: student.bert(**inputs).pooler_output, train.at(rows), device
+    ).double()
+    wanted, middle = logits[rows].double().cpu(), pooled.mean(0)
+    centred = pooled - middle
+    ridge = _RIDGE * centred.square().sum(0).mean() * torch.eye(pooled.shape[1])
+    weight = torch.linalg.solve(centred.T @ centred + ridge, centred.T @ (wanted - wanted.mean(0)))
+    student.classifier.weight.copy_(weight.T)
+    student.classifier.bias.copy_(wanted.mean(0) - middle @ weight)
 
 
 def _rows(inputs: Inputs, session: Session) -> tuple[dict[str, Split], list[str]]:

@@ -352,6 +352,24 @@ def test_a_teachers_own_names_stay_where_the_tasks_labels_are_numbers(
     assert list(bench.problem.student.config.id2label.values()) == LABELS
 
 
+def test_a_new_students_classifier_is_the_least_squares_of_the_teachers_logits(
+    workbench: Workbench, planted_task: Task, tiny_bert: str, tmp_path: Path
+) -> None:
+    teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", LABELS))
+    inputs = read_inputs(planted_task, teacher, student=tiny_bert)
+    problem = prepare(inputs, session=Session(cache=tmp_path)).problem
+    wanted, answers = problem.teacher_logits, predict(problem.student, problem.train, "cpu")
+    residuals = wanted - answers
+    assert residuals.mean(0).abs().max() < 1e-4
+    assert residuals.square().sum() < 0.99 * (wanted - wanted.mean(0)).square().sum()
+    pooled = predict_with(
+        lambda batch: problem.student.bert(**batch).pooler_output, problem.train, "cpu"
+    )
+    centred = pooled - pooled.mean(0)
+    covariance = (centred.T @ residuals).norm() / (centred.norm() * residuals.norm())
+    assert covariance < 0.01  # nothing that is linear in the states is left
+
+
 def test_a_teacher_that_says_the_same_of_all_rows_is_told_and_remembered(
     workbench: Workbench, planted_task: Task, tmp_path: Path
 ) -> None:
