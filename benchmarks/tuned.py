@@ -1,0 +1,169 @@
+"""Does a tuned gradient search over masks pay? One study a method, as many trials each.
+
+MiniLM-L6 is fine-tuned on a task once. Each method gets a study of its own, tuned by TPE on the
+divergence from the teacher (KL) and FLOPs:
+
+    MaskSearch             weights and masks learn together; lambda, R, t and kappa are drawn
+    ElasticSearch          one training for all trials, masks searched on it; the same four
+    ElasticSearch, ranked  the same training, one ranking; R is drawn
+    FisherSearch           one ranking, cut, distilled; R and the power of the cost are drawn
+    CrossDistillation      one ranking, solved by least squares, distilled; R is drawn
+
+A trial of MaskSearch searches for a third of `--epochs` and recovers for the rest; FisherSearch and
+CrossDistillation recover for all of them. `--elastic-epochs` are those of the shared training.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.tuned --out FOLDER [--task sst2|cola --glue FOLDER]
+        [--trials 24] [--seeds 0 1 2] [--population 2] [--device cuda]
+
+The runs lie in FOLDER and go on where they were stopped. Writes benchmarks/results/mask_search.json
+and prints its table: at each ratio the model that is nearest to the teacher on the selection split
+among those that cost no more, and its divergence and metric held out. Seconds are those in which
+trials ran.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import BaseDistribution, FloatDistribution
+from rich.console import Console
+
+from benchmarks.harness import RESULTS, Row, Rows, parsed, parser_of, print_means
+from benchmarks.tasks import RATE, task_of, teacher_for
+from maskfront import (
+    CrossDistillation,
+    ElasticSearch,
+    FisherSearch,
+    MaskSearch,
+    Run,
+    SearchMethod,
+    Stage,
+    Study,
+    Task,
+    launch,
+)
+from objectives.methods.elastic_search import ELASTIC
+from orchestrator.runs.busy_clock import BusyClock
+
+RATIOS = (0.1, 0.2, 0.3, 0.5)
+FIRST = (0.5, 0.1, 0.3, 0.2)
+LOOP = {
+    "flops_weight": FloatDistribution(0.03, 1, log=True),
+    "tolerance": FloatDistribution(0.01, 0.1, log=True),
+    "grad_rescale": FloatDistribution(1, 30, log=True),
+}
+MASKS = {
+    "flops_weight": FloatDistribution(0.3, 30, log=True),
+    "tolerance": FloatDistribution(0.01, 0.1, log=True),
+}
+"""Beside kappa, whose range goes by the steps of the search."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method and the hyperparameters of its study beside the target ratio."""
+
+    method: SearchMethod
+    space: Mapping[str, BaseDistribution]
+
+
+def entries(epochs: float, elastic_epochs: float, rows: int) -> dict[str, Entry]:
+    """The methods by name; `rows` are those of train."""
+    learns: dict[str, Any] = {"learning_rate": RATE, "loss": "prediction+hidden"}
+    recover, searched = Stage(name="recover", epochs=epochs, **learns), epochs / 3
+    search = Stage(name="search", epochs=searched, searches=True, schedule="constant", **learns)
+    steps = searched * rows / 32
+    reach = {"grad_rescale": FloatDistribution(5 / steps, 50 / steps, log=True)}
+    elastic = ElasticSearch(elastic=replace(ELASTIC, epochs=elastic_epochs))
+    masks = MaskSearch(stages=(search, replace(recover, epochs=epochs - searched)))
+    power = {"cost_power": FloatDistribution(0.6, 1.2)}
+    return {
+        "MaskSearch": Entry(masks, {**MASKS, **reach}),
+        "ElasticSearch": Entry(elastic, LOOP),
+        "ElasticSearch, ranked": Entry(replace(elastic, search_steps=0), {}),
+        "FisherSearch": Entry(FisherSearch(stages=(recover,)), power),
+        "CrossDistillation": Entry(CrossDistillation(rows=256, stages=(recover,)), {}),
+    }
+
+
+def run_of(entry: Entry, name: str, task: Task, seed: int, asked: Any) -> Run:
+    """The finished study of a method, in a folder of its own with the task's one cache."""
+    folder, cache = asked.out / f"{name}-{seed}", asked.out / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    if not os.path.lexists(folder / "cache"):
+        (folder / "cache").symlink_to(cache.absolute())
+    study = Study(
+        name=f"tuned-{seed}",
+        task=task,
+        teacher=teacher_for(task.name),
+        method=entry.method,
+        space={"target_ratio": FloatDistribution(0.08, 0.6, log=True), **entry.space},
+        first=tuple({"target_ratio": ratio} for ratio in FIRST),
+        objective="divergence",
+        trials=asked.trials,
+        population=asked.population,
+        seed=seed,
+    )
+    quiet = Console(quiet=True)
+    return launch(study, out=folder, report=False, console=quiet, device=asked.device)
+
+
+def rows_of(run: Run, common: Row) -> list[Row]:
+    """What a front has at each ratio."""
+    seconds = BusyClock(run.trials)(max(t.ended for t in run.finished if t.ended is not None))
+    rows = []
+    for ratio in RATIOS:
+        inside = [t.result for t in run.finished if t.feasible and t.result.ratio <= 1.02 * ratio]
+        best = min(inside, key=lambda result: result.divergence)
+        rows.append(
+            {
+                **common,
+                "trials": len(run.finished),
+                "ratio": ratio,
+                "divergence": best.divergence,
+                "heldout_divergence": best.heldout_divergence,
+                "heldout_metric": best.heldout_metric,
+                "seconds": seconds,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Run, or go on, and print the table."""
+    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), device=True)
+    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--population", type=int, default=1)
+    parser.add_argument("--epochs", type=float, default=1.5)
+    parser.add_argument("--elastic-epochs", type=float, default=8)
+    parser.add_argument("--methods", nargs="+")
+    asked = parsed(parser)
+    task = task_of(asked.task, asked.glue)
+    known = entries(asked.epochs, asked.elastic_epochs, task.train or 7000)
+    asked.out = Path(asked.out) / asked.task
+    rows = Rows(RESULTS / "mask_search.json")
+    for seed in asked.seeds:
+        for name in asked.methods or known:
+            about = {"task": asked.task, "seed": seed, "method": name, "device": asked.device}
+            if not rows.has({**about, "trials": asked.trials}):
+                rows.add(*rows_of(run_of(known[name], name, task, seed, asked), about))
+    print_means(
+        "tuned studies",
+        rows.rows,
+        ("task", "method", "trials", "ratio"),
+        {
+            "divergence": ".4f",
+            "heldout_divergence": ".4f",
+            "heldout_metric": ".3f",
+            "seconds": ".0f",
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
