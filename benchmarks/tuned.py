@@ -12,7 +12,7 @@ divergence from the teacher (KL) and FLOPs:
 A trial of MaskSearch searches for a third of `--epochs` and recovers for the rest; FisherSearch and
 CrossDistillation recover for all of them. `--elastic-epochs` are those of the shared training.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.tuned --out FOLDER [--task sst2|cola --glue FOLDER]
+    OMP_NUM_THREADS=1 python -m benchmarks.tuned --runs FOLDER [--task sst2|cola --glue FOLDER]
         [--trials 24] [--seeds 0 1 2] [--population 2] [--device cuda]
 
 The runs lie in FOLDER and go on where they were stopped. Writes benchmarks/results/mask_search.json
@@ -32,7 +32,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, FloatDistribution
 from rich.console import Console
 
-from benchmarks.harness import RESULTS, Row, Rows, parsed, parser_of, print_means
+from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
 from benchmarks.tasks import RATE, task_of, teacher_for
 from maskfront import (
     CrossDistillation,
@@ -92,7 +92,7 @@ def entries(epochs: float, elastic_epochs: float, rows: int) -> dict[str, Entry]
 
 def run_of(entry: Entry, name: str, task: Task, seed: int, asked: Any) -> Run:
     """The finished study of a method, in a folder of its own with the task's one cache."""
-    folder, cache = asked.out / f"{name}-{seed}", asked.out / "cache"
+    folder, cache = asked.runs / f"{name}-{seed}", asked.runs / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     folder.mkdir(exist_ok=True)
     if not os.path.lexists(folder / "cache"):
@@ -137,6 +137,7 @@ def rows_of(run: Run, common: Row) -> list[Row]:
 def main() -> None:
     """Run, or go on, and print the table."""
     parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), device=True)
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--population", type=int, default=1)
     parser.add_argument("--epochs", type=float, default=1.5)
@@ -145,8 +146,8 @@ def main() -> None:
     asked = parsed(parser)
     task = task_of(asked.task, asked.glue)
     known = entries(asked.epochs, asked.elastic_epochs, task.train or 7000)
-    asked.out = Path(asked.out) / asked.task
-    rows = Rows(RESULTS / "mask_search.json")
+    asked.runs /= asked.task
+    rows = Rows(asked.out / "mask_search.json")
     for seed in asked.seeds:
         for name in asked.methods or known:
             about = {"task": asked.task, "seed": seed, "method": name, "device": asked.device}
