@@ -11,13 +11,16 @@ settings, then trials that differ in one of them:
 Writes benchmarks/results/knobs.json and prints its table. `heads` and `neurons` are units that the
 trial keeps and the one at its own settings cuts, or the other way round. KL is the divergence from
 the teacher on the selection split. `open` is the share of the cost that the masks left open in the
-last step of the search; the JSON has it at each step.
+last step of the search; the JSON has it at each step. `--picture FILE.svg` draws that.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import plotly.graph_objects as go
 
 from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
 from benchmarks.tasks import RATE, kept, worth
@@ -28,6 +31,7 @@ from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import Workbench, prepare
+from reports.page.picture import write_picture
 from studies.quickstart import study as quickstart
 
 RATIO = 0.25
@@ -42,6 +46,7 @@ METHODS: dict[str, SearchMethod] = {
         ),
     ),
 }
+SYMBOLS = {"flops_weight": "lambda", "grad_rescale": "kappa"}
 CHANGES: dict[str, dict[str, tuple[float, ...]]] = {
     "ElasticSearch": {
         "flops_weight": (0.01, 1.0),
@@ -96,10 +101,29 @@ def rows_of(bench: Workbench, name: str, seed: int) -> list[Row]:
     return rows
 
 
+def open_ratios(rows: list[Row]) -> go.Figure:
+    """What the masks of MaskSearch left open at each step, a line a setting."""
+    figure = go.Figure()
+    shown = ("(its own settings)", "flops_weight", "grad_rescale")
+    for row in rows:
+        if row["method"] == "MaskSearch" and row["knob"] in shown:
+            own = row["knob"] == shown[0]
+            name = "its own settings" if own else f"{SYMBOLS[row['knob']]} = {row['value']:g}"
+            figure.add_scatter(y=row["curve"], mode="lines", name=name, line={"width": 3 - own})
+    figure.add_hline(y=RATIO, line={"dash": "dot", "color": "grey"}, annotation_text="R")
+    figure.update_layout(
+        template="plotly_white",
+        xaxis_title="step of the search",
+        yaxis={"title": "share of the FLOPs that is open", "tickformat": ".0%", "range": [0, 1.02]},
+    )
+    return figure
+
+
 def main() -> None:
     """Run, or go on, and print the table."""
     parser = parser_of(__doc__, seeds=(0,), cache=True)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--picture", type=Path)
     asked = parsed(parser)
     inputs = read_inputs(quickstart.task, quickstart.teacher)
     bench = prepare(inputs, Session(cache=asked.cache))
@@ -108,6 +132,8 @@ def main() -> None:
         for name in asked.methods:
             if not rows.has({"method": name, "seed": seed}):
                 rows.add(*rows_of(bench, name, seed))
+    if asked.picture:
+        write_picture(open_ratios(rows.rows), asked.picture)
     print_means(
         "what each hyperparameter changes",
         rows.rows,
