@@ -4,12 +4,14 @@
 a tuple. In a folder with two models the second is asked where the first is unsure. The share of
 that, `deferred / asked`, is on the model card: where it moves, the texts have changed.
 `python classify.py < texts.txt` prints the label of each line, or all its labels with ", " between.
+A byte that is no UTF-8, or half a character of UTF-16, is read as U+FFFD.
 """
 
 import json
+import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,30 +80,34 @@ class Classifier:
     def __init__(self, folder: str | Path = Path(__file__).parent, threads: int = 1):
         settings = json.loads((Path(folder) / "classifier.json").read_text(encoding="utf-8"))
         self.labels: list[str] | None = settings["labels"]
+        if len(set(self.labels or ())) < len(self.labels or ()):
+            raise ValueError(f"{folder}/classifier.json: two labels have one name: {self.labels}")
         self.several: bool = settings.get("several", False)
         self.thresholds: list[float] = settings.get("thresholds") or [0.5] * len(self.labels or ())
         self.stages = [_Stage(Path(folder), stage, threads) for stage in settings["stages"]]
         self.asked = self.deferred = 0
         self._lock = threading.Lock()
 
-    def logits(self, texts: Sequence[str | tuple[str, str]]) -> Any:
+    def logits(self, texts: Iterable[str | tuple[str, str]]) -> Any:
         """Of one batch of texts, (texts, labels)."""
+        batch = _listed(texts)
         first, *rest = self.stages
-        encodings = first.tokenizer.encode_batch(list(texts))
+        encodings = first.tokenizer.encode_batch(batch)
         logits = first.logits(encodings)
         rows = first.unsure(logits) if rest else []
         if len(rows):
             large, some = rest[0], [encodings[row] for row in rows]
             if large.settings["tokenizer"] != first.settings["tokenizer"]:
-                some = large.tokenizer.encode_batch([texts[row] for row in rows])
+                some = large.tokenizer.encode_batch([batch[row] for row in rows])
             logits[rows] = large.logits(some)
         with self._lock:
-            self.asked, self.deferred = self.asked + len(texts), self.deferred + len(rows)
+            self.asked, self.deferred = self.asked + len(batch), self.deferred + len(rows)
         return logits
 
-    def __call__(self, texts: Sequence[str | tuple[str, str]], batch: int = 8) -> list[Answer]:
-        """An answer for each text, in their order."""
-        batches = (texts[start : start + batch] for start in range(0, len(texts), batch))
+    def __call__(self, texts: Iterable[str | tuple[str, str]], batch: int = 8) -> list[Answer]:
+        """An answer for each text, in their order; a string is one text."""
+        listed = _listed(texts)
+        batches = (listed[start : start + batch] for start in range(0, len(listed), batch))
         return [self._answer(row) for some in batches for row in self.logits(some)]
 
     def _answer(self, logits: Any) -> Answer:
@@ -116,12 +122,46 @@ class Classifier:
         return Answer(max(shares, key=lambda label: shares[label]), shares)
 
 
+def _listed(texts: Any) -> list[Any]:
+    """The texts as a list. Raises TypeError for what is neither a string nor a pair of them."""
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):
+        raise TypeError("a table or a mapping gives the names of its columns; give a list of texts")
+    listed = [texts] if isinstance(texts, str) else texts
+    return [_checked(place, text) for place, text in enumerate(listed)]
+
+
+def _checked(place: int, text: Any) -> str | tuple[str, ...]:
+    pair = isinstance(text, tuple | list | np.ndarray) and len(text) == 2
+    parts = text if pair else [text]
+    if not all(isinstance(part, str) for part in parts):
+        raise TypeError(f"texts[{place}] is {text!r:.60}; give a string, or of a pair a tuple")
+    # Half a character becomes U+FFFD: a tokenizer would refuse all texts of the batch.
+    whole = [part.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for part in parts]
+    return tuple(whole) if pair else whole[0]
+
+
 def _softmax(logits: Any) -> Any:
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
+def _main() -> None:
+    """Print the label of each line as it comes, and at the end which lines are not UTF-8."""
+    classifier, torn = Classifier(), []
+    try:
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            text = line.decode("utf-8-sig", "replace")
+            [(label, _)] = classifier(text.rstrip("\r\n"))
+            shown = ", ".join(label) if isinstance(label, list) else label
+            sys.stdout.buffer.write(f"{shown}\n".encode())
+            sys.stdout.buffer.flush()
+            if "\ufffd" in text and text.encode() != line:
+                torn.append(number)
+    except BrokenPipeError:  # such as `| head`; nothing may be left to flush at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if torn:
+        sys.stderr.write(f"lines that are not all UTF-8: {len(torn)}, first line {torn[0]}\n")
+
+
 if __name__ == "__main__":
-    answers = Classifier()([line.rstrip("\n") for line in sys.stdin])
-    labels = (", ".join(label) if isinstance(label, list) else label for label, _ in answers)
-    sys.stdout.writelines(f"{label}\n" for label in labels)
+    _main()
