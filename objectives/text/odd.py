@@ -11,10 +11,16 @@ from objectives.text.task import ROLES, LabelledText, Task
 
 
 def odd_labels(text: LabelledText) -> Iterator[str]:
-    """Labels that differ in blanks or case alone, those that no judging row has, and those that no
-    row of train has; none of numbers."""
+    """Labels that differ in blanks or case alone, ids that are not 0 to n - 1, labels that no
+    judging row has, and those that no row of train has; none of numbers."""
     if text.roles["train"].labels.dtype.kind == "f":
         return
+    names, places = text.label_names, list(map(str, range(len(text.label_names))))
+    if set(names) != set(places) and all(name.lstrip("-").isdecimal() for name in names):
+        yield (
+            f"the labels are ids other than 0 to {places[-1]} ({a_few(names)}): each is a class, "
+            f"and output 0 stands for {names[0]}; if one marks rows without a label, leave them out"
+        )
     spellings: dict[str, list[str]] = {}
     for name in text.label_names:
         spellings.setdefault("".join(name.split()).lower(), []).append(name)

@@ -111,6 +111,7 @@ class Task:
                 "head, or of one text head+tail with max_length >= 8",
             ),
             separator=(self.separator != "", "one sign or more"),
+            label=(len(set(self.label_columns)) == len(self.label_columns), "different columns"),
             seed=(0 <= self.seed < 2**32, ">= 0, below 2**32"),
         )
 

@@ -2,6 +2,7 @@
 classifiers of transformers what a teacher needs, which only answers."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias, TypeGuard
@@ -23,7 +24,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import cached_file
 
 from objectives.cache import content_key
-from objectives.errors import UserError, did_you_mean, first_line
+from objectives.errors import UserError, a_few, did_you_mean, first_line
 from objectives.students.bert.adapters import ADAPTERS, settings_of
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 
@@ -161,9 +162,17 @@ def has_mlm_head(checkpoint: str) -> bool:
 
 
 def output_names(checkpoint: str) -> list[str]:
-    """What the outputs of the checkpoint's classifier are called, in their order."""
+    """What the outputs of the checkpoint's classifier are called, in their order, without blanks
+    around. Raises UserError for two of one name, and for numbers that are not 0, 1, ..."""
     names = own_config(checkpoint).id2label or {}
-    return [str(name) for _, name in sorted(names.items(), key=lambda item: int(item[0]))]
+    known = {int(number): str(name).strip() for number, name in names.items()}
+    if sorted(known) != list(range(len(known))) or len(set(known.values())) < len(known):
+        wrong = [name for name, times in Counter(known.values()).items() if times > 1]
+        raise UserError(
+            f"model '{checkpoint}': the id2label in its config.json must name the outputs 0 to "
+            f"{len(known) - 1}, each otherwise; it names {a_few(wrong or [*map(str, known)])}"
+        )
+    return [known[output] for output in range(len(known))]
 
 
 def unnamed(checkpoint: str) -> bool:
@@ -200,7 +209,8 @@ def label_order(checkpoint: str, label_names: Sequence[str], *, several: bool = 
     if not unknown:
         return [known.index(name) for name in label_names]
     numbered = list(label_names) == [str(output) for output in by_index]
-    if len(known) == len(label_names) and (numbered or unnamed(checkpoint)):
+    alone = len(known) == len(label_names) == len(unknown)
+    if alone and (numbered or unnamed(checkpoint)):
         return by_index
     raise UserError(
         f"model '{checkpoint}': it does not know the label(s) {', '.join(unknown)} of the task; it "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from objectives.text.odd import odd_labels
 from objectives.text.task import ROLES, Examples, LabelledText
@@ -70,3 +71,21 @@ def test_labels_that_no_judging_row_has_are_named_in_one_line() -> None:
         "labels of so few rows that metrics leave them out: no selection row has 'c', 'd', 'e' and "
         "1 more, no held-out row has 'c'"
     )
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        (["1", "2", "3"], "0 to 2 ('1', '2', '3'): each is a class, and output 0 stands for 1;"),
+        (["-1", "0", "1", "2"], "0 to 3 ('-1', '0', '1' and 1 more): each is a class, and output"),
+        (["0", "2"], "0 to 1 ('0', '2'): "),
+    ],
+)
+def test_ids_that_are_not_those_of_outputs_are_named(ids: list[str], shown: str) -> None:
+    (line,) = odd_labels(labelled(ids))
+    assert line.startswith(f"the labels are ids other than {shown}")
+
+
+def test_ids_of_outputs_and_words_are_not_odd() -> None:
+    for names in (["0", "1", "2"], ["1 star", "2 stars"], ["2.5", "x"], ["1", "no"]):
+        assert list(odd_labels(labelled(names))) == []

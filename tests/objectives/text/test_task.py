@@ -482,3 +482,8 @@ def test_rows_without_a_text_are_refused() -> None:
 
     with pytest.raises(UserError, match="30 rows lack a text in column 'text'"):
         load(task_of(gappy))
+
+
+def test_a_column_of_one_label_is_named_once() -> None:
+    with pytest.raises(UserError, match=r"Task\.label is \('a', 'b', 'a'\); it must be different"):
+        task_of(numbered, label=("a", "b", "a"), multi_label=True, metric="micro_f1")

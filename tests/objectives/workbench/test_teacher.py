@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -300,6 +301,45 @@ def test_labels_that_nobody_named_match_by_index(
     assert [*teacher_notes(Teacher(checkpoint=unnamed), ["0", "1", "2"])] == []
     with pytest.raises(UserError, match="it knows LABEL_0, LABEL_1, LABEL_2"):
         check_labels(Teacher(checkpoint=unnamed), ["happy", "sad"])
+
+
+def test_labels_match_by_index_all_or_none(fine_tuned: str, tmp_path: Path) -> None:
+    unnamed = relabelled(fine_tuned, tmp_path / "unnamed", [f"LABEL_{i}" for i in range(3)])
+    stars = relabelled(fine_tuned, tmp_path / "stars", ["1", "2", "3"])
+    for checkpoint, names in (
+        (unnamed, ["LABEL_1", "LABEL_2", "LABEL_3"]),
+        (stars, ["0", "1", "2"]),
+    ):
+        with pytest.raises(
+            UserError, match=r"does not know the label\(s\) (LABEL_3|0) of the task"
+        ):
+            label_order(checkpoint, names)
+
+
+@pytest.mark.parametrize("outputs", [["a", "a", "b"], ["a", "b", "b "]])
+def test_two_outputs_of_one_name_are_refused(
+    fine_tuned: str, tmp_path: Path, outputs: list[str]
+) -> None:
+    twins = relabelled(fine_tuned, tmp_path, outputs)
+    for names in (["a", "b"], ["0", "1", "2"], LABELS):
+        with pytest.raises(
+            UserError, match=r"the outputs 0 to 2, each otherwise; it names '[ab]'$"
+        ):
+            check_labels(Teacher(checkpoint=twins), names)
+
+
+def test_outputs_that_are_not_numbered_from_0_are_refused(fine_tuned: str, tmp_path: Path) -> None:
+    shifted = relabelled(fine_tuned, tmp_path, LABELS)
+    config = tmp_path / "config.json"
+    names = dict(enumerate(LABELS, start=1))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": names}))
+    with pytest.raises(UserError, match=r"0 to 2, each otherwise; it names '1', '2', '3'$"):
+        check_labels(Teacher(checkpoint=shifted), LABELS)
+
+
+def test_blanks_around_the_name_of_an_output_do_not_count(fine_tuned: str, tmp_path: Path) -> None:
+    blank = relabelled(fine_tuned, tmp_path, [" sad", "happy ", "neutral"])
+    assert label_order(blank, ["happy", "neutral", "sad"]) == [1, 2, 0]
 
 
 def test_labels_that_are_the_numbers_of_the_outputs_match_by_index(
