@@ -1,13 +1,13 @@
-"""What looks wrong about the texts or labels of a task and may be meant: lines for the user."""
+"""What looks wrong about the labels of a task and may be meant: lines for the user."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from objectives.errors import a_few
 from objectives.metric import Labels
-from objectives.text.task import ROLES, LabelledText, Task
+from objectives.text.task import ROLES, LabelledText
 
 
 def odd_labels(text: LabelledText) -> Iterator[str]:
@@ -58,39 +58,3 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
 def _counts(labels: Labels, size: int) -> NDArray[np.int64]:
     """Rows of each label."""
     return np.bincount(labels, minlength=size) if labels.ndim == 1 else (labels == 1).sum(0)
-
-
-def odd_texts(task: Task, text: LabelledText) -> Iterator[str]:
-    """Texts of a CSV that hold whole rows of it: a field that begins with a quote goes on to the
-    next quote, over the rows between them."""
-    if not isinstance(task.data, Mapping) or not task.classes:
-        return
-    found: list[str] = []
-    for split, file in task.data.items():
-        names = file.header() if file.delimiter else []
-        if not {*task.columns, *task.label_columns} <= set(names):  # pandas makes up some names
-            continue
-        place, labels = names.index(task.label_columns[0]), set(text.label_names)
-        found += (
-            value
-            for role in ROLES
-            if task.heldout_split is None or (role == "heldout") == (split == task.heldout_split)
-            for row in text.roles[role].texts
-            for column, value in zip(task.columns, row, strict=True)
-            if any(
-                len(fields) == len(names) > 1 and fields[place] in labels
-                for fields in _rows_in(value, names.index(column), file.delimiter)
-            )
-        )
-    if found:
-        have = "1 text holds" if len(found) == 1 else f"{len(found):,} texts hold"
-        yield (
-            f"{have} what looks like rows of the CSV ({a_few(found)}): does a field begin with a "
-            "quote that nothing closes? Put that field in quotes and write the quote twice"
-        )
-
-
-def _rows_in(text: str, column: int, delimiter: str) -> Iterator[Sequence[str]]:
-    """The fields of the whole lines of a text that stands in this column of a CSV."""
-    for line in (delimiter * column + text).split("\n")[:-1]:
-        yield line.rstrip("\r").split(delimiter)

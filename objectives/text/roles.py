@@ -19,9 +19,10 @@ from datasets.table import CastError
 
 from objectives.errors import UserError, a_few, causes, first_line
 from objectives.metric import Labels
+from objectives.text.quotes import quotes_of
 from objectives.text.scanning import Rows, scan
 from objectives.text.task import Examples, LabelledText, Task
-from objectives.text.text_files import DELIMITERS
+from objectives.text.text_files import DELIMITERS, without_views
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}
@@ -226,11 +227,11 @@ def read(task: Task, cache: str) -> Mapping[str, Dataset]:
                 f"task '{task.name}': data() returned {type(data).__name__}, "
                 "not datasets.Dataset or DatasetDict"
             )
-        return _by_split(task, data)
+        return _by_split(task, data, cache)
     if isinstance(task.data, Mapping):
         labelled = {task.split, task.heldout_split} if task.labelled else set()
         return {
-            split: file.read((*task.columns, *task.label_columns * (split in labelled)), cache)
+            split: file.read(task.columns, cache, task.label_columns * (split in labelled))
             for split, file in task.data.items()
         }
     folder = Path(task.data)
@@ -240,8 +241,12 @@ def read(task: Task, cache: str) -> Mapping[str, Dataset]:
         _check_name(task, task.data)
     try:
         if saved:  # by save_to_disk
-            return _by_split(task, load_from_disk(task.data))
-        return dict(load_dataset(task.data, task.subset, cache_dir=cache if local else None))
+            return _by_split(task, load_from_disk(task.data), cache)
+        for file in folder.rglob("*.[ct]sv") if local else ():
+            if quotes_of(file, DELIMITERS[file.suffix], "utf-8", task.label_columns) != '"':
+                raise UserError(f"quotes are part of '{file}'; name it in Task.from_files")
+        data = load_dataset(task.data, task.subset, cache_dir=cache if local else None)
+        return _by_split(task, data, cache)
     except (DatasetsError, OSError, ValueError) as error:
         where = "" if local else "there is no such folder, and from the hub: "
         raise UserError(
@@ -274,9 +279,10 @@ def _reason(error: Exception) -> str:
     return " ".join(str(cause).split())[:_LONGEST_REASON] or first_line(cause)
 
 
-def _by_split(task: Task, data: Dataset | DatasetDict) -> Mapping[str, Dataset]:
+def _by_split(task: Task, data: Dataset | DatasetDict, cache: str) -> Mapping[str, Dataset]:
     """A single data set is the split to draw from."""
-    return dict(data) if isinstance(data, DatasetDict) else {task.split: data}
+    splits = data if isinstance(data, DatasetDict) else {task.split: data}
+    return {split: without_views(rows, cache) for split, rows in splits.items()}
 
 
 def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
@@ -285,7 +291,7 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     feature = parts[0].data.features[task.label_columns[0]]
     if isinstance(feature, ClassLabel):
         classes = {number: number for number in range(feature.num_classes)}
-        names = list(feature.names)
+        names = list(map(str.strip, feature.names))
     else:
         meant = _meant(task, present)
         try:
@@ -320,7 +326,7 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     if not isinstance(task.label, str):
         names = list(task.label)
     elif isinstance(inner, ClassLabel):
-        names = list(inner.names)
+        names = list(map(str.strip, inner.names))
         named = [[{names[int(one)] for one in own} for own in part.values] for part in parts]
         parts = [replace(part, values=own) for part, own in zip(parts, named, strict=True)]
     else:

@@ -1,7 +1,10 @@
 """The rows of a split: of each its place, a hash of its text and its label, read once."""
 
+import ast
 import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +25,12 @@ _WHITE = (  # what str.isspace() takes for white, but for the blank
     r"\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
 )
 _NOT_ONE_BLANK = rf"[ {_WHITE}]{{2,}}|[{_WHITE}]"
+_QUOTED = r".*[\[{]['\"].*"
+_LIST = re.compile(rf"[\[{{].*[\]}}]|\(.*,.*\)|(?:set)?\(\)|{_QUOTED}", re.DOTALL)
+_TORN = re.compile(rf"[\[{{][^\[\]{{}}]*[\]}}]|{_QUOTED}", re.DOTALL)
+_BETWEEN = re.compile(r"(?<=['\"])\s+(?=['\"])")
+"""Between two strings of an array as numpy writes it; Python would make them one."""
+_ONE_LABEL = "a row must have one label; for several set multi_label"
 _REMEDIES: dict[type, tuple[str, str]] = {
     list: ("a list", "join its tokens into one text"),
     dict: ("a mapping", "make a column of the text in it"),
@@ -90,7 +99,7 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
         hashes = _hashes([words[column].filter(whole).to_pylist() for column in task.columns])
         labels: Labels = np.full(whole.sum(), -1)
         if labelled:
-            values = [read[column].filter(whole).to_pylist() for column in task.label_columns]
+            values = [_stripped(read[name].filter(whole)) for name in task.label_columns]
             if task.multi_label:
                 values = [[_labels_of(task, row) for row in zip(*values, strict=True)]]
             labels = _numbers(task, values[0]) if task.regression else _codes(values[0], codes)
@@ -120,26 +129,25 @@ def _one_value_a_row(
     task: Task, split: str, name: str, column: pyarrow.ChunkedArray, first: int
 ) -> pyarrow.ChunkedArray:
     """A column as it is; of JSON with values of several kinds, these as text. Raises UserError for
-    a list, a mapping, or a text in bytes; `first` is the place of the column."""
+    a list, a mapping, or bytes; `first` is the place of the column."""
     kind, is_text = column.type, name in task.columns
     in_json = isinstance(kind, pyarrow.JsonType)
     nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)
-    if not (nested or (is_text and pyarrow.types.is_binary(kind))):
+    if not (nested or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)):
         return column
     several = task.multi_label and not is_text
     if several and (pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)):
         return column
     values = [value and json.loads(value) if in_json else value for value in column.to_pylist()]
     if several:
-        join = task.separator.join
-        values = [join(map(str, own)) if isinstance(own, list) else own for own in values]
+        values = [json.dumps(own, default=str) if isinstance(own, list) else own for own in values]
     for row, value in enumerate(values):
         what, remedy = _REMEDIES.get(type(value), ("", ""))
         if what:
             raise UserError(
                 f"task '{task.name}': row {first + row + 1:,} of split '{split}' has {what} in "
                 f"column '{name}', {str(value)[:SHOWN]}; "
-                + (remedy if is_text else "a row must have one label; for several set multi_label")
+                + (remedy if is_text or isinstance(value, bytes) else _ONE_LABEL)
             )
     texts = [None if value is None else str(value) for value in values]
     return pyarrow.chunked_array([pyarrow.array(texts, pyarrow.string())])
@@ -151,6 +159,11 @@ def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
         return column
     one_blank = compute.replace_substring_regex(column, _NOT_ONE_BLANK, " ")
     return compute.utf8_trim(one_blank, characters=" ")
+
+
+def _stripped(column: pyarrow.ChunkedArray) -> list[Any]:
+    """Labels without blanks around."""
+    return [value.strip() if isinstance(value, str) else value for value in column.to_pylist()]
 
 
 def _missing(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
@@ -197,7 +210,7 @@ def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
     """The labels of a row, sorted: those of its list or its text, or those whose column has 1."""
     if isinstance(task.label, str):
         (value,) = row
-        listed = value.split(task.separator) if isinstance(value, str) else value
+        listed = _listed(task, value) if isinstance(value, str) else value
         given = listed if isinstance(listed, list) else [value]
         names = {str(one).strip() for one in given if one is not None}
         return tuple(sorted(names - {""}))
@@ -209,6 +222,29 @@ def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
             f"{str(row[there.index(None)])[:SHOWN]!r}; the column of a label has 1 and 0 alone"
         )
     return tuple(sorted(name for name, is_there in zip(task.label, there, strict=True) if is_there))
+
+
+def _listed(task: Task, text: str) -> list[Any]:
+    """The labels in a text: a list as JSON, Python or numpy write it, or between separators."""
+    if not _LIST.fullmatch(text):
+        return text.split(task.separator)
+    for parse, source in ((json.loads, text), (ast.literal_eval, _BETWEEN.sub(", ", text))):
+        with suppress(ValueError, SyntaxError, RecursionError):
+            labels = parse(source)
+            if not isinstance(labels, list | tuple | set) or any(map(_is_nested, labels)):
+                break
+            return [*labels]
+    else:
+        if not _TORN.fullmatch(text):
+            return text.split(task.separator)
+    raise UserError(
+        f"task '{task.name}': column '{task.label}' has {text[:SHOWN]!r}, which is no list of "
+        f"labels as JSON or Python write it; write it so, or labels with {task.separator!r} between"
+    )
+
+
+def _is_nested(label: Any) -> bool:
+    return isinstance(label, list | tuple | set | dict)
 
 
 def _codes(values: Sequence[Any], codes: dict[Any, int]) -> Labels:

@@ -159,6 +159,7 @@ class Task:
         unlabelled_file: str | Path | None = None,
         delimiter: str | None = None,
         encoding: str | None = None,
+        quotechar: str | None = None,
         **fields: Any,
     ) -> Self:
         """A task of a CSV file (.csv, .tsv), of JSON (.jsonl, a row a line; .json) or of Parquet;
@@ -173,6 +174,8 @@ class Task:
                 kinds, or a text a line (.txt). `data` itself gives its rows that have no role.
             delimiter: what separates the columns of a CSV; a comma by default, in .tsv files a tab.
             encoding: of CSV and JSON; UTF-8 by default.
+            quotechar: what encloses fields of a CSV, "" for nothing; by default '"', or nothing if
+                quotes do not enclose whole fields and each line is a row without them.
             **fields: the other fields of a Task.
 
         Returns:
@@ -187,16 +190,16 @@ class Task:
             more = {"heldout": heldout_file, "unlabelled": unlabelled_file}
             named = {split: file for split, file in more.items() if file is not None}
             files = {
-                split: TextFile.named(file, delimiter, encoding or "utf-8")
+                split: TextFile.named(file, delimiter, encoding or "utf-8", quotechar)
                 for split, file in {cls.split: data, **named}.items()
             }
             fields |= {f"{split}_split": split for split in named}
             return cls(data=files, **fields)
-        if (heldout_file, unlabelled_file, delimiter, encoding) != (None,) * 4:
+        if (heldout_file, unlabelled_file, delimiter, encoding, quotechar) != (None,) * 5:
             raise UserError(
                 f"Task.from_files: '{data}' is not a file, so heldout_file, unlabelled_file, "
-                "delimiter and encoding do nothing; use heldout_split and unlabelled_split for "
-                "splits of a data set"
+                "delimiter, encoding and quotechar do nothing; use heldout_split and "
+                "unlabelled_split for splits of a data set"
             )
         return cls(data=str(data), **fields)
 

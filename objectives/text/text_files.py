@@ -1,17 +1,20 @@
 """Text in files of a user's own, CSV, JSON, Parquet and lines; what is wrong with one."""
 
 import codecs
+import csv
 import glob
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pandas
-from datasets import Dataset, Features, Value, load_dataset
+from datasets import Dataset, Features, LargeList, List, Value, load_dataset
 from datasets.exceptions import DatasetsError
 
 from objectives.errors import SHOWN, UserError, causes, did_you_mean, first_line
+from objectives.text.quotes import quotes_of
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".json": "", ".jsonl": "", ".txt": ""}
 """Endings of the files that are read, and what separates their columns, if anything does."""
@@ -28,11 +31,16 @@ class TextFile:
     """What separates the columns of a CSV; nothing in the others."""
     encoding: str
     """How its characters are written, by Python's names; Parquet has one of its own."""
+    quotechar: str | None = None
+    """What encloses a field of a CSV, "" for nothing; None: '"', or nothing where these do not
+    enclose fields and each line is a row without them."""
 
     @classmethod
-    def named(cls, path: str | Path, delimiter: str | None, encoding: str) -> "TextFile":
-        """Raises UserError for a file that is none of these by its name, and for a delimiter that
-        is not one character."""
+    def named(
+        cls, path: str | Path, delimiter: str | None, encoding: str, quotechar: str | None = None
+    ) -> "TextFile":
+        """Raises UserError for a file that is none of these by its name, and for a delimiter or a
+        quotechar that is not one character."""
         suffix = Path(path).suffix.lower()
         if suffix not in DELIMITERS:
             raise UserError(
@@ -41,22 +49,24 @@ class TextFile:
             )
         if delimiter is not None and len(delimiter) != 1:
             raise UserError(f"file '{path}': delimiter is {delimiter!r}; it must be one character")
+        if quotechar is not None and len(quotechar) > 1:
+            raise UserError(f"file '{path}': quotechar is {quotechar!r}; it must be one or none")
         usual = DELIMITERS[suffix]
-        return cls(Path(path), usual and (delimiter or usual), encoding)
+        return cls(Path(path), usual and (delimiter or usual), encoding, quotechar)
 
-    def read(self, columns: Sequence[str], cache: str) -> Dataset:
-        """The columns as Arrow tables on the disk, below `cache`: nothing stays in memory. All of a
-        CSV is text, "NA" and "null" too; a field without anything in it is missing. Raises
-        UserError for what cannot be read, in one line."""
+    def read(self, columns: Sequence[str], cache: str, labels: Sequence[str] = ()) -> Dataset:
+        """The columns and `labels` as Arrow tables on the disk, below `cache`: nothing stays in
+        memory. All of a CSV is text, "NA" and "null" too; a field without anything in it is
+        missing. Raises UserError for what cannot be read, in one line."""
         if not self.path.is_file():
             raise UserError(f"file '{self.path}' does not exist")
         if not self.path.stat().st_size:
             raise UserError(f"file '{self.path}' is empty")
         try:
             if self.delimiter:
-                return self._read_csv(columns, cache)
-            data = self._read_typed(columns, cache)
-            self._check_columns(columns, data.column_names)
+                return self._quoted(labels)._read_csv((*columns, *labels), cache)
+            data = without_views(self._read_typed(columns, cache), cache)
+            self._check_columns((*columns, *labels), data.column_names)
             return data
         except UserError:
             raise
@@ -75,6 +85,13 @@ class TextFile:
                 pass
         return self._load("json", cache, encoding=self.encoding)
 
+    def _quoted(self, labels: Sequence[str]) -> "TextFile":
+        """The same with a `quotechar`."""
+        if self.quotechar is not None:
+            return self
+        quotes = quotes_of(self.path, self.delimiter, self.encoding, labels)
+        return replace(self, quotechar=quotes)
+
     def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
         first = self._first_row()
         there = list(first.columns)
@@ -85,7 +102,8 @@ class TextFile:
                 f"{self._other_delimiter(there) or self._quotes}"
             )
         self._check_columns(columns, there)
-        names = self.header()
+        # As they stand there: pandas changes a second one.
+        names = list(self._first_row(header=None, keep_default_na=False).iloc[0])
         for column in columns:
             places = [str(place) for place, name in enumerate(names, start=1) if name == column]
             if len(places) > 1:
@@ -96,8 +114,7 @@ class TextFile:
         return self._load(
             "csv",
             cache,
-            sep=self.delimiter,
-            encoding=self.encoding,
+            **self._form,
             features=Features(dict.fromkeys(there, Value("string"))),
             keep_default_na=False,
             na_values=[""],
@@ -116,15 +133,14 @@ class TextFile:
                 f"{', '.join(repr(name[:SHOWN]) for name in there)}{hint}"
             )
 
-    def header(self) -> list[str]:
-        """The names in the first line of a CSV as they stand there: pandas changes a second one."""
-        return list(self._first_row(header=None, keep_default_na=False).iloc[0])
-
     def _first_row(self, **form: Any) -> pandas.DataFrame:
-        row: pandas.DataFrame = pandas.read_csv(
-            self.path, nrows=1, sep=self.delimiter, encoding=self.encoding, dtype=str, **form
-        )
+        row: pandas.DataFrame = pandas.read_csv(self.path, nrows=1, dtype=str, **self._form, **form)
         return row
+
+    @property
+    def _form(self) -> dict[str, Any]:
+        quotes = {"quotechar": self.quotechar} if self.quotechar else {"quoting": csv.QUOTE_NONE}
+        return {"sep": self.delimiter, "encoding": self.encoding, **quotes}
 
     def _load(self, kind: str, cache: str, **form: Any) -> Dataset:
         return load_dataset(
@@ -179,3 +195,18 @@ class TextFile:
             f"its characters are not all {self.encoding}{place or f' ({error})'}; give encoding=, "
             f"such as {others}, or mend the line"
         )
+
+
+def without_views(data: Dataset, cache: str) -> Dataset:
+    """The same rows without Arrow's string views, which neither filters nor takes; a copy of what
+    has some lies in a folder `cache`."""
+    plain = Features({name: _without_view(kind) for name, kind in data.features.items()})
+    if plain == data.features:
+        return data
+    return data.cast(plain, cache_file_name=f"{mkdtemp(dir=cache)}/plain.arrow")
+
+
+def _without_view(kind: Any) -> Any:
+    if isinstance(kind, List | LargeList):
+        return replace(kind, feature=_without_view(kind.feature))
+    return Value(kind.dtype.removesuffix("_view")) if isinstance(kind, Value) else kind

@@ -150,6 +150,7 @@ def _logits(
 
 
 def _label(value: Any) -> str:
+    value = value.strip() if isinstance(value, str) else value
     number = number_of(value)
     return str(value if number is None else number)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from objectives.session import Session
 from objectives.text.augmentation import augment
 from objectives.text.data import Split, no_labels
-from objectives.text.odd import odd_labels, odd_texts
+from objectives.text.odd import odd_labels
 from objectives.text.task import Examples, tokenise
 from objectives.workbench.fidelity import Fidelity
 from objectives.workbench.inputs import Inputs, check_tokens
@@ -29,7 +29,6 @@ def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
             f"texts longer than {inputs.task.max_length} tokens (max_length) are cut off: "
             f"{', '.join(cut_off)}"
         )
-    yield from odd_texts(inputs.task, inputs.text)
     if inputs.task.labelled:
         yield from odd_labels(inputs.text)
 

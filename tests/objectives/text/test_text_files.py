@@ -157,7 +157,7 @@ def test_a_data_set_by_name_or_folder_is_a_task_as_ever(tmp_path: Path) -> None:
     assert Task.from_files(tmp_path, name="own").data == str(tmp_path)
     for of_files in (
         *({"heldout_file": "other.csv"}, {"unlabelled_file": "other.txt"}),
-        *({"delimiter": ";"}, {"encoding": "latin-1"}),
+        *({"delimiter": ";"}, {"encoding": "latin-1"}, {"quotechar": ""}),
     ):
         with pytest.raises(UserError, match=r"is not a file, .* unlabelled_split for splits"):
             Task.from_files(tmp_path, name="own", **of_files)
@@ -339,8 +339,13 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
         "the second line has more fields than the first, which names 2 columns; put fields",
     ),
     "a quote without an end": (
-        in_csv([*ROWS[:7], ('"a', "no"), *ROWS[7:]]),
+        in_csv([('"x, y"', "no"), *ROWS[:7], ('"a', "no"), *ROWS[7:]]),
         {},
+        "a quote in line 10 reaches to line 63; give quotechar='' if quotes are part",
+    ),
+    "a quote without an end, where quotes are said to enclose fields": (
+        in_csv([*ROWS[:7], ('"a', "no"), *ROWS[7:]]),
+        {"quotechar": '"'},
         "EOF inside string starting at row 8; put fields",
     ),
     "missing texts": (

@@ -140,7 +140,7 @@ def test_answers_that_are_there_are_read_whatever_their_form(
 
 
 def test_hard_labels_are_smoothed(task: Task, tiny_bert: str, tmp_path: Path) -> None:
-    rows = replace(task, data=as_rows(lambda text: "sad"))
+    rows = replace(task, data=as_rows(lambda text: " sad "))  # blanks around do not count
     teacher = Teacher(answers="said", answers_as="labels", smoothing=0.3)
     bench = prepare(read_inputs(rows, teacher, student=tiny_bert), Session(cache=tmp_path))
     said = bench.problem.alpha_logits.softmax(-1)
