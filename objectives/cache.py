@@ -1,6 +1,7 @@
 """What is made once and kept: named by what it was made from, by one process at a time, and
 written whole or not at all."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -28,22 +29,26 @@ def content_key(ingredients: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def atomic_write(target: Path) -> Iterator[Path]:
+def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
     """A path to write a file or a folder to that becomes `target` at the end, or vanishes.
 
     A `target` that is there is replaced. What a killed process left under the unfinished name is
     removed first: only one may write a `target` at a time, so whoever shares its folder holds a
-    lock.
+    lock. Without `replace` several may: nothing but an empty folder becomes `target`, the first
+    time; all others raise OSError.
     """
-    unfinished = target.with_name(f".{target.name}.unfinished")
+    suffix = "" if replace else f"-{secrets.token_hex(8)}"
+    unfinished = target.with_name(f".{target.name}.unfinished{suffix}")
     _remove(unfinished)
     try:
         yield unfinished
         if target.is_dir() and target.samefile("."):  # who is in it stays in it
+            if not replace and any(target.iterdir()):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
             for written in unfinished.iterdir():
                 written.replace(target / written.name)
             return
-        if target.is_dir():
+        if replace and target.is_dir():
             _remove(target)
         unfinished.replace(target)
     finally:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.cache import atomic_write
 from objectives.combining.cascade import Cascade
 from objectives.combining.members import Member, Rows
 from objectives.delivery import deployed
@@ -28,7 +27,7 @@ from orchestrator.runs.answers import read_answers, read_rows
 from orchestrator.runs.records import RunRecord
 from reports.choice import model_folder
 from reports.exporting.deployed_card import Deployed, deployed_card, named
-from reports.exporting.export import export
+from reports.exporting.export import export, new_folder
 from reports.speed import keep_speeds
 
 if TYPE_CHECKING:
@@ -178,12 +177,11 @@ class Candidates:
         served.mkdir()
         self._write(served, found)
         done = self._measured(served, out, found, rows)
-        with atomic_write(out.resolve()) as unfinished:
+        with new_folder(out) as unfinished:
             if done.alone and found.small is not None:
                 note = f"classify.py: {done.worth(run.metric_name)}, in {found.engines[0]}"
                 export(run, found.small, unfinished, notes=(note,))
             else:
-                unfinished.mkdir(parents=True)
                 card = deployed_card(run, done, self.inputs.task.max_length)
                 (unfinished / "README.md").write_text(card, encoding="utf-8")
             shutil.copytree(served, unfinished, dirs_exist_ok=True)

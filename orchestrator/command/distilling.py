@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from objectives.cache import atomic_write, content_key
+from objectives.cache import content_key
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import UserError
 from objectives.progress import SilentProgress
@@ -26,7 +26,7 @@ from objectives.weights.independent import not_finite
 from objectives.workbench.teacher import load_frozen
 from orchestrator.errors import RunError
 from orchestrator.terminal import say
-from reports.exporting.export import check_free
+from reports.exporting.export import check_free, new_folder
 
 _LONGEST = 128  # tokens of a text
 
@@ -98,8 +98,7 @@ def distil(
         curve = distil_states(small, whole, Text(rows, str(whole.device)), **own)
     if failure := not_finite(0, curve):
         raise UserError(f"distil: {failure.reason}; lower learning_rate, now {learning_rate:g}")
-    with atomic_write(out) as unfinished:
-        unfinished.mkdir(parents=True)
+    with new_folder(out) as unfinished:
         save_model(small.bert, unfinished)
         save_tokenizer(tokenizer, unfinished)
     begun.unlink(missing_ok=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from objectives.cache import atomic_write
 from orchestrator.errors import RunError
 from orchestrator.runs.damage import damages
 from orchestrator.runs.records import RunRecord
@@ -77,14 +79,12 @@ def export(
         )
     check_free(out)
 
-    from objectives.cache import atomic_write  # torch, which a front does without
-    from objectives.delivery.exported import write_model
+    from objectives.delivery.exported import write_model  # torch, which a front does without
 
     studies = {"int8": int8, "int4": int4}
     inputs = {name: inputs_of(run, study) for name, study in studies.items() if study is not None}
     row = next(row for row in run.finished if row.number == trial)
-    with atomic_write(out.resolve()) as unfinished:  # "." has no name of its own to write beside
-        unfinished.mkdir(parents=True)
+    with new_folder(out) as unfinished:
         family, plain = write_model(model, unfinished)
         for name in ("architecture.json", "result.json"):
             file = model.parent / name
@@ -129,6 +129,19 @@ def check_free(out: Path) -> None:
     """Raise RunError if `out` already holds something."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another", "out")
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder to write to that becomes `out` at the end, or vanishes. Raises RunError if `out`
+    holds something by then."""
+    try:  # "." has no name of its own to write beside
+        with atomic_write(out.resolve(), replace=False) as unfinished:
+            unfinished.mkdir(parents=True)
+            yield unfinished
+    except OSError:
+        check_free(out)
+        raise
 
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:

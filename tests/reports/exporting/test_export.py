@@ -19,6 +19,7 @@ from huggingface_hub import metadata_load
 from optuna.distributions import FloatDistribution
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, pipeline
 
+from objectives.delivery import exported
 from objectives.delivery.classify import Classifier
 from objectives.engines import onnx_model
 from objectives.engines.onnx_model import open_session, run_session
@@ -299,6 +300,48 @@ def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
             export(run, 3, out)
     assert names(folder) == {"thesis.txt"}
     assert (folder / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["there", "here", "beside"])
+def test_what_comes_into_the_folder_meanwhile_stays(
+    run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    out = tmp_path / "mine"
+    if place != "beside":
+        out.mkdir()
+    if place == "here":
+        monkeypatch.chdir(out)
+    write_model = exported.write_model
+
+    def meanwhile(source: Path, unfinished: Path) -> Any:
+        out.mkdir(exist_ok=True)
+        (out / "config.json").write_text("mine")
+        return write_model(source, unfinished)
+
+    monkeypatch.setattr(exported, "write_model", meanwhile)
+    with pytest.raises(RunError, match="exists and is not an empty folder; choose another"):
+        export(run, 3, "." if place == "here" else out)
+    assert {file.name: file.read_text() for file in out.iterdir()} == {"config.json": "mine"}
+    assert names(tmp_path) == {"mine"}
+
+
+def test_of_two_exports_at_once_the_first_to_end_has_the_folder(
+    run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, write_model = tmp_path / "mine", exported.write_model
+
+    def meanwhile(source: Path, unfinished: Path) -> Any:
+        monkeypatch.setattr(exported, "write_model", write_model)
+        written = write_model(source, unfinished)
+        assert export(run, 2, out).folder == out
+        return written
+
+    monkeypatch.setattr(exported, "write_model", meanwhile)
+    with pytest.raises(RunError, match="exists and is not an empty folder"):
+        export(run, 3, out)
+    assert names(out) == FILES
+    assert (out / "architecture.json").read_text() == EVEN.to_json()
+    assert names(tmp_path) == {"mine"}
 
 
 def test_leaves_nothing_behind_when_it_fails(run: RunRecord, folder: Path, tmp_path: Path) -> None:
