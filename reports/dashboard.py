@@ -4,7 +4,6 @@ All of it lies in the Optuna study, so that any dashboard on the storage shows i
 """
 
 import hashlib
-import re
 import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from optuna_dashboard._note import (  # its own asks the storage each time
 
 from orchestrator.optuna_private import id_of, set_system_attribute, storage_of, system_attributes
 from orchestrator.runs.records import RunRecord, TrialRecord, load_optuna_study
-from orchestrator.runs.results import divergence_texts, divergence_words
+from orchestrator.runs.results import divergence_texts, divergence_words, markdown
 from orchestrator.runs.sizes import in_numbers
 from reports.figures.front import front_figure
 from reports.overlay import overlay
@@ -123,8 +122,3 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     for number, layer in enumerate(zip(*sizes.values(), strict=True), start=1):
         lines.append(f"| {' | '.join([str(number), *layer])} |")
     return "\n".join(lines)
-
-
-def markdown(text: object) -> str:
-    """Text as Markdown that shows it as it is."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-!|<>~&.])", r"\\\1", " ".join(str(text).split()))

@@ -1,7 +1,9 @@
 """What a model is worth and how large it is, measured; and how that reads."""
 
+import html
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -16,6 +18,8 @@ _COST_NAMES = {  # by the unit up to the "@"
     "bytes": "bytes",
     "bitops": "bit operations",
 }
+_MARKS = re.compile(r"[\\`*|~$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])")
+"""What Markdown takes for marks in the middle of a line."""
 _ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of it
 
 
@@ -152,6 +156,11 @@ def short_size(size: float) -> str:
             digits = 2 - int(math.log10(size / 10**power))
             return f"{size / 10**power:.{max(digits, 0)}f} {letter}"
     return size_text(size)
+
+
+def markdown(text: object) -> str:
+    """Text as Markdown and HTML that show it as it is, in one line."""
+    return html.escape(_MARKS.sub(r"\\\g<0>", " ".join(str(text).split())), quote=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,18 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from orchestrator.runs.records import FinishedTrial, RunRecord
-from orchestrator.runs.results import divergence_texts, size_text
+from orchestrator.runs.results import divergence_texts, markdown, size_text
 from orchestrator.runs.sizes import in_words, shown
 from reports.speed import compared, read_speeds
 
 if TYPE_CHECKING:
     from objectives.students.family import Family
 
+
+def _shown(value: object) -> object:
+    """What a template shows of a value: its text as it is, unless it is Markup."""
+    return value if isinstance(value, Markup) else markdown(value)
+
+
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=False,  # Markdown
+    finalize=_shown,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -57,7 +65,7 @@ def model_card(
     sizes = {unit: (size, unpruned.sizes[unit]) for unit, size in result.sizes.items()}
     versions = ("maskfront", "torch", "transformers", "optuna")
     return TEMPLATES.get_template("card.md.j2").render(
-        front_matter=front_matter.to_yaml(),
+        front_matter=Markup(front_matter.to_yaml()),
         run=run,
         trial=trial,
         result=result,
@@ -116,8 +124,7 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
 
 
 def _cell(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 TEMPLATES.filters["cell"] = _cell

@@ -25,8 +25,9 @@ from optuna_dashboard._note import concat_body
 from orchestrator.dashboard.server import HOST, application
 from orchestrator.errors import RunError
 from orchestrator.runs.records import HOME, RunRecord, front_document, load_optuna_study, read_run
+from orchestrator.runs.results import markdown
 from orchestrator.runs.run_folder import RunFolder
-from reports.dashboard import _front, _trial_note, markdown, publish
+from reports.dashboard import _front, _trial_note, publish
 from tests.reports.conftest import many_run, store_run
 
 pytestmark = pytest.mark.timeout(240)
@@ -392,8 +393,7 @@ def test_a_browser_shows_it(
 def test_notes_take_no_markup_from_anyone(mixed_run: RunRecord) -> None:
     hostile = "<img src=x onerror=alert(1)> [x](javascript:alert(1)) **bold** `code`\n# head"
     assert markdown(hostile) == (
-        r"\<img src=x onerror=alert\(1\)\> \[x\]\(javascript:alert\(1\)\) \*\*bold\*\* "
-        r"\`code\` \# head"
+        r"&lt;img src=x onerror=alert(1)&gt; [x\](javascript:alert(1)) \*\*bold\*\* \`code\` # head"
     )
     failed = replace(mixed_run.trials[4], failure=hostile)
     assert _trial_note(mixed_run, failed) == f"Failed: {markdown(hostile)}"

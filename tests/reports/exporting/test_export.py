@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+import yaml
 from huggingface_hub import metadata_load
 from optuna.distributions import FloatDistribution
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification, pipeline
@@ -241,6 +242,42 @@ def test_the_card_says_what_it_is_and_was_made_from(run: RunRecord, tmp_path: Pa
     assert "license:" not in plain
     assert "The license of the teacher is unknown" in plain
     assert "\n- a note\n\n" in plain
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ("$a$", r"\$a\$"),
+        ("| a | b", r"\| a \| b"),
+        ("`rm` *all* ~~x~~ _now_", r"\`rm\` \*all\* \~\~x\~\~ \_now\_"),
+        ("![a](http://b) [c]: d", r"![a\](http://b) [c\]: d"),
+        ("a\n\n# b\r\u2028---\n", "a # b ---"),
+        ("a\\", "a\\\\"),
+        ("spaces[0] flops_weight = 5 & -0.5", "spaces[0] flops_weight = 5 &amp; -0.5"),
+    ],
+)
+def test_no_name_is_taken_for_markdown_or_html(run: RunRecord, name: str, shown: str) -> None:
+    trial = run.trials[0]
+    named = {**run.sources, "task": name, "teacher license": name}
+    knobs = {"mode": name}
+    card = model_card(
+        replace(run, name=name, sources=named, notes=(name,)),
+        replace(trial, knobs=knobs),
+        BERT,
+        plain=True,
+        notes=[name],
+    )
+    front, body = card.split("\n---\n", 1)
+    assert yaml.safe_load(front.removeprefix("---"))["license"] == name
+    for line in (
+        f"# {shown}, trial 4",
+        f"- {shown}",
+        f"| task | {shown} |",
+        f"| rows | {shown} |",
+        f"| mode | {shown} |",
+    ):
+        assert f"\n{line}\n" in body
 
 
 def test_a_model_outside_its_budget_is_said_to_be(
