@@ -288,19 +288,21 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
         )
 
 
+def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
+    """What the best of one answer for all rows is worth."""
+    if labels.ndim == 1 and metric not in ("accuracy", "f1", "macro_f1"):
+        return 0.0  # of a correlation
+    likely = (0, 1) if labels.ndim == 2 else {int(np.bincount(labels).argmax()), 1}
+    answers = (np.full_like(labels, answer) for answer in likely)
+    return max(metric_value(metric, labels, answer, classes=classes) for answer in answers)
+
+
 def weak_teacher_note(
     teacher: Teacher, metric: Metric, value: float, interval: Interval, labels: Labels, classes: int
 ) -> str | None:
     """What a user should know of a teacher that may be no better than one answer for all rows;
     `value` is its metric on the selection split, which has these labels."""
-    constant = 0.0  # of a correlation
-    if labels.ndim == 2:
-        constants = (np.zeros_like(labels), np.ones_like(labels))
-        constant = max(metric_value(metric, labels, a, classes=classes) for a in constants)
-    elif metric in ("accuracy", "f1", "macro_f1"):
-        likely = {int(np.bincount(labels).argmax()), 1}
-        answers = (np.full_like(labels, answer) for answer in likely)
-        constant = max(metric_value(metric, labels, a, classes=classes) for a in answers)
+    constant = constant_metric(metric, labels, classes)
     if interval[0] > constant:
         return None
     remedy = "take another one"

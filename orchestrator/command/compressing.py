@@ -21,18 +21,19 @@ from objectives.combining.cascade import Cascade, pairs_of
 from objectives.combining.gate import best_within, cheapest_agreeing, cheapest_keeping
 from objectives.combining.members import Member, Rows, enough
 from objectives.engines.serving import check_engine
-from objectives.errors import UserError
+from objectives.errors import UserError, a_few
 from objectives.students.bert.pretrained import output_names
 from objectives.text.roles import survey
 from objectives.text.task import Task
 from objectives.workbench.inputs import Inputs, check_lengths
-from objectives.workbench.teacher import Teacher, ready
+from objectives.workbench.teacher import Teacher, constant_metric, ready
 from orchestrator.command import planning
 from orchestrator.command.candidates import Candidates, Say
 from orchestrator.command.cascading import FASTER
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
+from orchestrator.runs.answers import read_rows
 from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
 from reports.exporting.deployed_card import Deployed, named
@@ -90,6 +91,7 @@ def compress(
     label: str = "label",
     delimiter: str | None = None,
     encoding: str = "utf-8",
+    quotechar: str | None = None,
     minutes: float = 10,
     min_agreement: float | None = None,
     min_metric_kept: float | None = None,
@@ -116,6 +118,7 @@ def compress(
         label: the column of the labels, which `min_metric_kept` reads.
         delimiter: what separates the columns of a CSV; "," or, in a .tsv, a tab.
         encoding: how the file's characters are written.
+        quotechar: what encloses fields of a CSV, "" for nothing; see `Task.from_files`.
         minutes: that all may take, > 0.
         min_agreement: the gate: share of all texts on which the model answers as before, in (0, 1);
             0.95 if no gate is named.
@@ -150,8 +153,10 @@ def compress(
     check_free(out)
     check_engine(FASTER[-1], "cpu")
     judge = label if min_metric_kept is not None else None
-    columns = {"text": text, "delimiter": delimiter, "encoding": encoding}
-    study, texts, speed = _study(str(model), data, columns, judge, out, max_length, total)
+    form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
+    study, texts, speed = _study(
+        str(model), data, {"text": text, **form}, judge, out, max_length, total
+    )
     inputs, definition = read_study(study, "auto")
     _check_reach(study, inputs, texts, aims, take_nearest)
     # The key: no two runs of a name differ in what decides results.
@@ -167,6 +172,7 @@ def compress(
             return _tried(study, knobs, left() - reserve, command, console, say)
 
         run = tried(planning.at_once(texts))
+        _check_worth(study, inputs, run)
         for _ in range(planning.ROUNDS):
             more = planning.afterwards(run, texts, left() - reserve, speed)
             if not more:
@@ -251,6 +257,24 @@ def _check_reach(
         raise RunError(
             f"the data has the labels {', '.join(labels)}, but the model has {len(outputs)} "
             "classes; add rows of the others, or choose another gate",
+            "label",
+            "min_agreement",
+        )
+
+
+def _check_worth(study: Study, inputs: Inputs, run: Run) -> None:
+    """Raise UserError for a model that is not clearly better on the labels than one answer."""
+    rows, names = read_rows(run), inputs.text.label_names
+    if rows is None or not study.task.labelled:
+        return
+    constant = constant_metric("accuracy", rows.labels["select"], len(names))
+    if run.unpruned.interval[0] <= constant:
+        model, accuracy = study.teacher.name, run.unpruned.metric
+        raise UserError(
+            f"model '{model}': its accuracy on the labels is {accuracy:.3f}, and one answer for "
+            f"all has {constant:.3f}: most likely they do not mean its outputs (labels "
+            f"{a_few(names)}; outputs {a_few(output_names(model))}), or the texts are others; "
+            "correct the data, or choose a gate without labels",
             "label",
             "min_agreement",
         )

@@ -37,6 +37,9 @@ def distil(
     out: str | Path,
     *,
     student_layers: Sequence[int],
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
+    quotechar: str | None = None,
     epochs: float = 3,
     learning_rate: float = 1e-4,
     batch_size: int = 32,
@@ -54,6 +57,9 @@ def distil(
             once, and of each 128 tokens at most.
         out: the folder to make; it must not hold anything yet.
         student_layers: layers of the teacher that the student starts with, such as (0, 2, 4).
+        delimiter: what separates the columns of a CSV.
+        encoding: how the file's characters are written.
+        quotechar: what encloses fields of a CSV, "" for nothing; see `Task.from_files`.
         epochs: passes over the texts. > 0.
         learning_rate: peak of AdamW's rate. > 0.
         batch_size: texts of a step. >= 1.
@@ -81,7 +87,7 @@ def distil(
         raise UserError(f"model '{teacher}': general distillation takes and makes BERTs alone")
     check_layers(student_layers, whole.config.num_hidden_layers)
     with TemporaryDirectory() as cache:
-        read = TextFile.named(text, None, "utf-8").read(["text"], cache)
+        read = TextFile.named(text, delimiter, encoding, quotechar).read(["text"], cache)
         lines = (str(line) for line in read["text"] if line is not None)
         texts = [(line,) for line in dict.fromkeys(lines) if line.strip()]
     if not texts:

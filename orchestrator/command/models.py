@@ -238,6 +238,9 @@ def compress(
     label: Annotated[str, typer.Option(help="The column of the labels, if any.")] = "label",
     delimiter: Annotated[str | None, typer.Option(help="Between the columns of a CSV.")] = None,
     encoding: Annotated[str, typer.Option(help="Of the file's characters.")] = "utf-8",
+    quotechar: Annotated[
+        str | None, typer.Option(help="Around fields of a CSV; '' if quotes are text.")
+    ] = None,
     minutes: Annotated[float, typer.Option(help="Time for everything.")] = 10,
     min_agreement: Annotated[
         float | None,
@@ -271,6 +274,7 @@ def compress(
             label=label,
             delimiter=delimiter,
             encoding=encoding,
+            quotechar=quotechar,
             minutes=minutes,
             min_agreement=min_agreement,
             min_metric_kept=min_metric_kept,

@@ -197,6 +197,39 @@ def test_a_model_that_is_no_classifier_is_refused(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("turned", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_model_that_is_no_better_than_one_answer_is_refused(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turned: int
+) -> None:
+    """Labels that mean other outputs; with them as they are it goes on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Candidates, "add", lambda *_: None)
+    monkeypatch.setattr(planning, "at_once", lambda _: [planning._cut(0.5)])
+    monkeypatch.setattr(planning, "afterwards", lambda *_: pytest.fail("it goes on"))
+    rows = planted_rows().to_dict()
+    names = sorted(set(rows["label"]))
+    table = tmp_path / "table.csv"
+    table.write_text(
+        "text,label\n"
+        + "".join(
+            f"{text},{names[(names.index(label) + turned) % 3]}\n"
+            for text, label in zip(rows["text"], rows["label"], strict=True)
+        )
+    )
+    with pytest.raises((UserError, pytest.fail.Exception)) as error:
+        compress(teacher, table, out="small", max_length=24, min_metric_kept=0.5)
+    if not turned:
+        assert str(error.value) == "it goes on"
+        return
+    few = "'happy', 'neutral', 'sad'"
+    assert re.search(
+        r"its accuracy on the labels is 0\.\d+, and one answer for all has 0\.3\d+: most likely .* "
+        rf"\(labels {few}; outputs {few}\), .* \(label=\.\.\., min_agreement=\.\.\.\)$",
+        str(error.value),
+    )
+    assert "\n" not in str(error.value)
+
+
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
     """The studies that `compress` launches from here on; each launch is interrupted."""
     studies: list[Study] = []

@@ -128,6 +128,10 @@ def test_what_cannot_work_is_refused(
     table.write_text('{"body": "a text"}\n')
     with pytest.raises(UserError, match=r"table\.jsonl': no column 'text'; there are 'body'"):
         distil(tiny_bert, table, out, student_layers=(0, 2), console=QUIET)
+    stray = tmp_path / "table.csv"
+    stray.write_text('text;id\n" a;1\nb;2\nc ";3\n')
+    with pytest.raises(UserError, match=r"table\.csv': a quote in line 2 reaches to line 4; give"):
+        distil(tiny_bert, stray, out, student_layers=(0, 2), delimiter=";", console=QUIET)
     table.write_text('{"text": 7}\n')
     distil(tiny_bert, table, tmp_path / "of-numbers", student_layers=(0,), **QUICK)
     with pytest.raises(UserError, match="lower learning_rate, now 1e"):
