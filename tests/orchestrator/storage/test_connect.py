@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sqlite3
@@ -47,6 +48,46 @@ def test_storage_connections_do_not_wait_for_the_disk_at_each_commit(tmp_path: P
     with storage.engine.connect() as connection:
         normal = 1
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == normal
+
+
+def test_the_end_of_a_trial_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, synced = f"sqlite:///{tmp_path}/study.db", list[int]()
+    study = optuna.create_study(storage=open_storage(url))
+    fsync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), fsync(file))
+    )
+    trial = study.ask()
+    trial.set_user_attr("a", 1)
+    assert synced == []
+    study.tell(trial, 1.0)
+    assert synced == [(tmp_path / "study.db-wal").stat().st_ino]
+
+
+def test_all_that_make_a_database_at_once_get_it(tmp_path: Path) -> None:
+    url, at_once = f"sqlite:///{tmp_path}/study.db", 4
+    together = threading.Barrier(at_once)
+
+    def make(_: int) -> list[optuna.study.StudySummary]:
+        together.wait()
+        return open_storage(url).get_all_studies()
+
+    with ThreadPoolExecutor(at_once) as threads:
+        assert list(threads.map(make, range(at_once))) == [[]] * at_once
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".db"] == ["study.db"]
+    assert not list(tmp_path.glob(".*")), "nothing else is left"
+
+
+def test_a_new_database_takes_nothing_of_a_deleted_one(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    study = optuna.create_study(storage=open_storage(url))
+    (tmp_path / "study.db").unlink()
+    assert (tmp_path / "study.db-wal").stat().st_size
+    assert open_storage(url).get_all_studies() == []
+    with pytest.raises(RunError, match=r"study\.db' was deleted or replaced while this launch"):
+        study.ask()
 
 
 def test_a_resumed_study_never_repeats_its_draws(tmp_path: Path) -> None:
