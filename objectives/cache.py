@@ -32,25 +32,30 @@ def content_key(ingredients: Mapping[str, object]) -> str:
 def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
     """A path to write a file or a folder to that becomes `target` at the end, or vanishes.
 
-    A `target` that is there is replaced. What a killed process left under the unfinished name is
-    removed first: only one may write a `target` at a time, so whoever shares its folder holds a
-    lock. Without `replace` several may: nothing but an empty folder becomes `target`, the first
-    time; all others raise OSError.
+    It survives a power cut: all that was written is on disk before the rename, and the rename when
+    this returns. A `target` that is there is replaced. What a killed process left under the
+    unfinished name is removed first: only one may write a `target` at a time, so whoever shares
+    its folder holds a lock. Without `replace` several may: nothing but an empty folder becomes
+    `target`, the first time; all others raise OSError.
     """
     suffix = "" if replace else f"-{secrets.token_hex(8)}"
     unfinished = target.with_name(f".{target.name}.unfinished{suffix}")
     _remove(unfinished)
     try:
         yield unfinished
+        for written in (*unfinished.rglob("*"), unfinished):
+            sync(written)
         if target.is_dir() and target.samefile("."):  # who is in it stays in it
             if not replace and any(target.iterdir()):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
             for written in unfinished.iterdir():
                 written.replace(target / written.name)
+            sync(target)
             return
         if replace and target.is_dir():
             _remove(target)
         unfinished.replace(target)
+        sync(target.parent)
     finally:
         _remove(unfinished)
 
@@ -61,12 +66,29 @@ def atomic_write_text(target: Path, content: str) -> None:
     unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
     try:
         unfinished.write_text(content, encoding="utf-8")
+        sync(unfinished)
         unfinished.replace(target)
+        sync(target.parent)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         with suppress(OSError):
             unfinished.unlink()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on disk. Raises OSError."""
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:  # a folder that may be entered and not read
+        return
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a network disk that cannot sync a folder
+            raise
+    finally:
+        os.close(opened)
 
 
 @contextmanager

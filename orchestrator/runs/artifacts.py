@@ -19,6 +19,7 @@ from optuna.artifacts import (
 from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.trial import FrozenTrial
 
+from objectives.cache import sync
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import storage_of
 from orchestrator.runs.records import ARTIFACTS
@@ -41,6 +42,7 @@ class LinkingStore(FileSystemArtifactStore):
             os.link(content_body.name, self._folder / artifact_id)
         except (AttributeError, OSError, TypeError):  # no file, or a disk without links
             super().write(artifact_id, content_body)
+            sync(self._folder / artifact_id)
 
 
 @cache
@@ -103,6 +105,7 @@ def upload(
         store = _store_at(url, folder)
         for file in files:
             upload_artifact(artifact_store=store, file_path=str(file), study_or_trial=trial)
+        sync(folder.artifacts)
     except Exception as error:
         if url is None:
             raise

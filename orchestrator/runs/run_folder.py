@@ -31,6 +31,8 @@ class RunFolder:
         """Which study of which storage this is the folder of, if it is not in `database`."""
         self.artifacts = path / "artifacts"
         """The files that optuna-dashboard shows beside a trial."""
+        self.trials = path / "trials"
+        """A folder for each finished trial."""
         self.cache = path / "cache"
         """What is made once, such as the fine-tuned teacher. All but the latency table can be made
         again: times differ from one measurement to the next."""
@@ -91,7 +93,7 @@ class RunFolder:
 
     def trial(self, number: int) -> Path:
         """The folder of a finished trial: architecture, result, curve, model."""
-        return self.path / "trials" / f"{number:05d}"
+        return self.trials / f"{number:05d}"
 
     def model(self, number: int) -> Path:
         """The folder of a finished trial's cut model."""

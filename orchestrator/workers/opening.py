@@ -12,6 +12,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
+from objectives.cache import sync
 from orchestrator.errors import RunError
 from orchestrator.identity import sources_of
 from orchestrator.optuna_private import fail_waiting, knobs_of, study_id_of
@@ -58,8 +59,10 @@ def open_study(
     )
     if not begun:
         earlier_runs(study)  # refused before anything is written
-    folder.artifacts.mkdir(parents=True, exist_ok=True)
-    folder.cache.mkdir(exist_ok=True)
+    for part in (folder.artifacts, folder.cache, folder.trials):
+        part.mkdir(parents=True, exist_ok=True)
+    for place in (folder.path, *folder.path.absolute().parents[:2]):  # both may be new
+        sync(place)
     _check_same(study, folder, storage, definition, own=own)
     if not begun:
         check_no_trials(folder)
@@ -74,8 +77,7 @@ def open_study(
 
 def check_no_trials(folder: RunFolder) -> None:
     """Refuse a new study over the trials of one that is lost: their models would be replaced."""
-    trials = folder.trial(0).parent
-    if trials.is_dir() and any(trials.iterdir()):
+    if folder.trials.is_dir() and any(folder.trials.iterdir()):
         lost = folder.storage if folder.address.exists() else folder.database.name
         raise RunError(
             f"'{folder.path}' holds trials of a study whose database is gone; choose another "

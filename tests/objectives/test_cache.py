@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,35 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         atomic_write_text(lost, "one")
     assert error.value.filename == str(lost), "the file that the user knows"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "text"])
+def test_what_is_written_is_on_disk_before_its_name_and_its_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    done: list[int | str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(file: int) -> None:
+        done.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append("renamed")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    target = tmp_path / "target"
+    if kind == "text":
+        atomic_write_text(target, "content")
+    else:
+        with atomic_write(target) as unfinished:
+            _write(unfinished, kind)
+    at = done.index("renamed")
+    written = {path.stat().st_ino for path in (target, *target.rglob("*"))}
+    assert written == set(done[:at])
+    assert done[at + 1 :] == [tmp_path.stat().st_ino]
 
 
 def _break_off(target: Path, kind: str) -> None:
