@@ -3,7 +3,7 @@ it. Each function says why what is documented does not do."""
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,35 @@ warn_if_untested(optuna.__version__)
 def storage_of(study: optuna.Study) -> BaseStorage:
     """The storage of a study. A `Study` has no public way to it."""
     return study._storage
+
+
+class FilteredStudy(optuna.Study):
+    """A study without the trials that `keep` drops, for samplers too, which ask `_get_trials`. The
+    public `get_trials` is not what they call."""
+
+    def __init__(
+        self,
+        name: str,
+        storage: BaseStorage,
+        keep: Callable[[list[FrozenTrial]], list[FrozenTrial]],
+    ):
+        super().__init__(name, storage)
+        self._keep = keep
+
+    def _get_trials(
+        self,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+        use_cache: bool = False,
+    ) -> list[FrozenTrial]:
+        kept = self._keep(super()._get_trials(deepcopy=False, use_cache=use_cache))
+        found = [trial for trial in kept if states is None or trial.state in states]
+        return copy.deepcopy(found) if deepcopy else found
+
+
+def all_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """Trials by their numbers, also those that a `FilteredStudy` drops."""
+    return study._storage.get_all_trials(study._study_id, deepcopy=False)
 
 
 def system_attributes(study: optuna.Study) -> dict[str, Any]:

@@ -24,7 +24,10 @@ from orchestrator.runs.records import (
     WORKER,
     FinishedTrial,
     TrialRecord,
+    foreign_note,
+    foreign_trials,
     load_optuna_study,
+    own_study,
     pareto_front,
     run_names,
     trial_record,
@@ -52,6 +55,7 @@ class Status:
     seconds since its last beat."""
     front: tuple[FinishedTrial, ...]
     failures: dict[str, int]  # how often trials failed, by reason
+    foreign: tuple[int, ...]  # numbers of trials that another program made
     damaged: dict[int, list[str]]
     """A line on each damaged file of a finished trial, where the files are at hand."""
 
@@ -84,6 +88,7 @@ class Status:
             worth = f"{trial.result.metric:.4f}" if far is None else f"{DIVERGENCE} {far:.4g}"
             lines.append(f"front      trial {trial.number}: {worth} at {size}")
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
+        lines += [f"foreign    {foreign_note(self.foreign)}"] if self.foreign else []
         for number, files in self.damaged.items():
             lines.append(f"damaged    trial {number}: {'; '.join(files)}")
         return lines
@@ -112,7 +117,7 @@ def storage_status(url: str, name: str | None) -> Status:
     if name not in names:
         asked = "no study is named" if name is None else f"there is no study '{name}'"
         raise RunError(f"{asked}; the storage has {', '.join(names)}: name one of these")
-    return status_of(optuna.load_study(study_name=name, storage=storage), None)
+    return status_of(own_study(name, storage), None)
 
 
 def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
@@ -128,6 +133,8 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     states: Counter[str] = Counter(record.state for record in records)
     failures = Counter(record.failure for record in records if record.failure)
     states["waiting"] = len(trials) - len(records)
+    finished = [record.number for record in records if record.result is not None]
+    damaged = {} if folder is None else damaged_trials(folder.path, finished)
     left = None
     if rate is not None and wanted is not None and any(worker["alive"] for worker in shown):
         left = max(0, wanted - states["finished"]) / rate
@@ -138,9 +145,12 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         per_hour=None if rate is None else 3600 * rate,
         seconds_left=left,
         workers=shown,
-        front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
+        front=tuple(pareto_front([r for r in records if r.number not in damaged]))
+        if UNPRUNED in study.user_attrs
+        else (),
         failures=dict(failures.most_common()),
-        damaged={} if folder is None else damaged_trials(folder.path, records),
+        foreign=foreign_trials(study),
+        damaged=damaged,
     )
 
 

@@ -94,6 +94,7 @@ def _study_note(run: RunRecord) -> str:
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     lines += [
+        *(markdown(f"{remark}.") for remark in run.remarks),
         f"Objectives: {markdown(run.objective_name)} on the selection split "
         f"({'up' if unpruned.objective == 'metric' else 'down'}) and "
         f"{unpruned.cost_name} in {markdown(unpruned.unit)} (down).",

@@ -57,6 +57,8 @@ def state_text(trial: TrialRecord) -> str:
         return trial.state
     if trial.result.violation > 0:
         return "outside budget"
+    if trial.damage:
+        return "damaged"
     return "finished" if trial.feasible else "misses an aim"
 
 

@@ -46,6 +46,8 @@ def show_front(run: RunRecord, console: Console) -> None:
     from reports.recommended import expected_of
 
     console.print(front_table(run))
+    for remark in run.remarks:
+        say(console, remark)
     view = pareto_view(run)
     if not run.front:
         say(console, answer(view))

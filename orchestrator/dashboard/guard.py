@@ -89,12 +89,16 @@ def _detail(app: App, environ: Environ, start_response: StartResponse) -> Iterab
 
 
 def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mapping[str, Any]]:
-    """The feasible trials that no other feasible one dominates."""
+    """The feasible trials that no other feasible one dominates. In a run each trial has constraints
+    but for those of another program."""
     signs = [-1 if direction == "maximize" else 1 for direction in directions]
+    constrained = any(trial["constraints"] for trial in trials)
     feasible = [
         trial
         for trial in trials
-        if trial["state"] == "Complete" and all(value <= 0 for value in trial["constraints"])
+        if trial["state"] == "Complete"
+        and bool(trial["constraints"]) == constrained
+        and all(value <= 0 for value in trial["constraints"])
     ]
     values = [[float(value) for value in trial["values"]] for trial in feasible]
     losses = np.array(values).reshape(-1, len(signs)) * signs

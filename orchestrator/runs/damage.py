@@ -1,6 +1,6 @@
-"""What is damaged of a trial's files: cut short by a full disk or a lost machine, or overwritten. A
-file that is gone is no damage, since weights may be deleted to make room, but for the two small
-ones that say what the trial is."""
+"""Damage of a trial's files: safetensors that do not open, JSON that does not parse. A file that is
+gone is no damage, since weights may be deleted to make room, but for the two small ones that say
+what the trial is."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -8,17 +8,14 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from orchestrator.runs.records import TrialRecord
 from orchestrator.runs.run_folder import RunFolder
 
 _NEEDED = ("architecture.json", "result.json")
-_PNG_END = b"IEND\xaeB`\x82"
 
 
-def damaged_trials(run: Path, trials: Iterable[TrialRecord]) -> dict[int, list[str]]:
-    """Of each finished trial with damage a line on each file: its own files and its weights."""
-    finished = [trial.number for trial in trials if trial.result is not None]
-    found = {number: damages(RunFolder(run).trial(number)) for number in finished}
+def damaged_trials(run: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
+    """A line on each damaged file of these trials: their own files and their weights."""
+    found = {number: damages(RunFolder(run).trial(number)) for number in numbers}
     return {number: lines for number, lines in found.items() if lines}
 
 
@@ -50,14 +47,6 @@ def _json(file: Path) -> str | None:
     return None
 
 
-def _csv(file: Path) -> str | None:
-    return None if file.read_bytes().endswith(b"\n") else "ends in the middle of a line"
-
-
-def _png(file: Path) -> str | None:
-    return None if file.read_bytes().endswith(_PNG_END) else "is not a complete picture"
-
-
 def _safetensors(file: Path) -> str | None:
     try:
         with safe_open(file, framework="np"):
@@ -66,9 +55,4 @@ def _safetensors(file: Path) -> str | None:
         return f"is cut short or not safetensors ({file.stat().st_size:,} bytes: {error})"
 
 
-_CHECKS: Mapping[str, Callable[[Path], str | None]] = {
-    ".json": _json,
-    ".csv": _csv,
-    ".png": _png,
-    ".safetensors": _safetensors,
-}
+_CHECKS: Mapping[str, Callable[[Path], str | None]] = {".json": _json, ".safetensors": _safetensors}

@@ -3,7 +3,7 @@ imports no torch, so that a front opens in a second."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,8 +13,11 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from objectives.engines.names import BITS, FULL_BITS
+from objectives.errors import a_few
 from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
+from orchestrator.optuna_private import FilteredStudy, all_trials
+from orchestrator.runs.damage import damaged_trials
 from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
@@ -23,10 +26,11 @@ from orchestrator.storage.connect import read_storage
 REPEATS = "repeats"  # the number of the finished trial that it was told from
 RESULT = "result"  # a TrialResult as JSON
 FAILURE = "failure"  # why it failed
-WORKER = "worker"  # the name of the worker that runs it
+WORKER = "worker"  # the name of the worker that runs it; "" before one does
 POPULATION = "population"  # how many trials trained together, with this one, when it last began
 PRECISION = "precision"  # of the matmuls of its training: what "auto" became
 DEVICE = "device"  # the kind of device it trained on, "cpu" or "cuda"
+RETRY_OF = "retry_of"  # the number of the lost trial whose knobs it has
 BEGAN = "began"  # when its worker claimed it
 LAST_SEEN = "last_seen"  # the last beat of the worker that died with it; 0 if it named none
 # Attributes of a study.
@@ -72,6 +76,8 @@ class TrialRecord:
     """The same; of a trial whose worker died, when that was heard last. None while it runs."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """What else the trial was given, such as where it ran."""
+    damage: tuple[str, ...] = ()
+    """A line on each damaged file of one that would be on the front."""
 
     @property
     def end(self) -> float:
@@ -87,8 +93,9 @@ class TrialRecord:
 
     @property
     def feasible(self) -> bool:
-        """Whether the trial finished inside its budget and meets the aims of the study."""
-        return self.result is not None and self.result.missed is None
+        """Whether the trial finished inside its budget, meets the aims of the study, and is not
+        known to be damaged."""
+        return self.result is not None and self.result.missed is None and not self.damage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +137,26 @@ class RunRecord:
     tuned: Mapping[str, Any] = field(default_factory=dict)
     """How the teacher was fine-tuned, if `Teacher.trials` chose it: settings, "selection loss",
     and "trial", the number in the study that tuned it."""
+    foreign: tuple[int, ...] = ()
+    """Trials of the Optuna study that another program made."""
 
     @property
     def finished(self) -> list[FinishedTrial]:
         """The trials that have a result."""
         return [trial for trial in self.trials if isinstance(trial, FinishedTrial)]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader should know of trials that are on no front."""
+        lines = [foreign_note(self.foreign)] if self.foreign else []
+        for trial in self.trials:
+            if trial.damage:
+                files = "; ".join(trial.damage)
+                lines.append(
+                    f"trial {trial.number} is damaged and on no front ({files}): launch again to "
+                    "train it again"
+                )
+        return lines
 
     @property
     def objective_name(self) -> str:
@@ -234,13 +256,49 @@ def load_optuna_study(folder: Path) -> optuna.Study:
             )
         (name,) = names
     try:
-        return optuna.load_study(study_name=name, storage=storage)
+        return own_study(name, storage)
     except KeyError as error:
         raise RunError(
             f"storage {paths.storage} no longer holds the study '{name}'; restore it from a copy, "
             "or launch the study into another folder",
             "out",
         ) from error
+
+
+def own_study(name: str, storage: BaseStorage) -> optuna.Study:
+    """A study of a storage without trials of other programs (`own_trials`). Raises KeyError."""
+    return FilteredStudy(name, storage, own_trials)
+
+
+def own_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Those that maskfront made and that count: a finished one whose knobs are tried again was
+    damaged. One that waits is nobody's yet."""
+    retried = {trial.user_attrs.get(RETRY_OF) for trial in trials}
+    complete, waiting = TrialState.COMPLETE, TrialState.WAITING
+    return [
+        trial
+        for trial in trials
+        if trial.state is waiting
+        or (_is_own(trial) and not (trial.state is complete and trial.number in retried))
+    ]
+
+
+def _is_own(trial: FrozenTrial) -> bool:
+    """Whether maskfront claimed an Optuna trial, and told its result if that is known."""
+    told = RESULT if trial.state is TrialState.COMPLETE else WORKER
+    return trial.state in _STATES and told in trial.user_attrs
+
+
+def foreign_trials(study: optuna.Study) -> tuple[int, ...]:
+    """The numbers of trials that another program made, such as `study.optimize`."""
+    begun = [trial for trial in all_trials(study) if trial.state is not TrialState.WAITING]
+    return tuple(trial.number for trial in begun if not _is_own(trial))
+
+
+def foreign_note(numbers: Sequence[int]) -> str:
+    """What is done with these, in one line."""
+    few = a_few([str(number) for number in numbers]).replace("'", "")
+    return f"trials of another program in the Optuna study are left alone: {few}"
 
 
 def run_names(storage: BaseStorage) -> list[str]:
@@ -252,18 +310,23 @@ def run_names(storage: BaseStorage) -> list[str]:
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:
     """The run as it stands, of a study that has got as far as its first trial."""
     attributes = study.user_attrs
-    definition = attributes[DEFINITION]
+    definition, trials = (
+        attributes[DEFINITION],
+        [
+            trial_record(trial)
+            for trial in study.get_trials(deepcopy=False)
+            if trial.state is not TrialState.WAITING
+        ],
+    )
+    while lost := damaged_trials(folder, [trial.number for trial in pareto_front(trials)]):
+        trials = [replace(t, damage=(*t.damage, *lost.get(t.number, ()))) for t in trials]
     metric, engine = definition["task.metric"], definition.get("engine", "eager")
     return RunRecord(
         name=study.study_name,
         folder=folder,
         metric_name=metric if BITS[engine] == FULL_BITS else f"{metric} in {engine}",
         unpruned=unpruned_result(attributes[UNPRUNED]),
-        trials=tuple(
-            trial_record(trial)
-            for trial in study.get_trials(deepcopy=False)
-            if trial.state is not TrialState.WAITING
-        ),
+        trials=tuple(trials),
         definition=definition,
         versions=attributes[VERSIONS],
         sources=attributes[SOURCES],
@@ -271,6 +334,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         words=_words(attributes.get(WORDS)),
         features=attributes.get(FEATURES, {}),
         tuned=attributes.get(TUNED, {}),
+        foreign=foreign_trials(study),
     )
 
 
@@ -287,9 +351,7 @@ def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
 
 
 def trial_record(trial: FrozenTrial) -> TrialRecord:
-    """A row from an Optuna trial. Raises RunError for one that maskfront did not make."""
-    if trial.state not in _STATES:
-        raise RunError(f"trial {trial.number} is {trial.state.name}, which maskfront never leaves")
+    """A row from an Optuna trial that maskfront made. Raises RunError if another version did."""
     started, ended = _span(trial)
     attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
     failure = attributes.get(FAILURE, "its process ended before the trial did") if failed else None

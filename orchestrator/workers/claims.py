@@ -8,19 +8,35 @@ from typing import Any, Literal
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from orchestrator.errors import RunError
 from orchestrator.method_space import applies
-from orchestrator.optuna_private import draw, knobs_of, set_trial_attribute
+from orchestrator.optuna_private import all_trials, draw, knobs_of, set_trial_attribute
 from orchestrator.runs.artifacts import remove_artifacts
-from orchestrator.runs.records import BEGAN, FAILURE, HOME, LAST_SEEN, POPULATION, WORKER
+from orchestrator.runs.damage import damaged_trials
+from orchestrator.runs.records import (
+    BEGAN,
+    FAILURE,
+    HOME,
+    LAST_SEEN,
+    POPULATION,
+    RETRY_OF,
+    WORKER,
+)
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.workers.heartbeat import Watch, end_record, workers_of
+from orchestrator.workers.heartbeat import (
+    Watch,
+    WorkerRecord,
+    end_record,
+    launch_of,
+    this_machine,
+    workers_of,
+)
 
 HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
-RETRY_OF = "retry_of"
-"""Trial attribute: the number of the trial that was cut off, and whose knobs this one has."""
+OWN = {WORKER: ""}
+"""What maskfront gives each trial that it enqueues: one without is another program's."""
 DEATHS_ALONE = "deaths_alone"
 """Trial attribute: how often a worker died while it trained these knobs and no others. A trial that
 has it, be it 0, is trained alone: a worker has died with it, and may do so again."""
@@ -33,8 +49,8 @@ Retry = Literal["never", "always", "limited"]
 
 class Claims:
     """Takes trials of a study for one worker. Workers claim in turn, under a lock of the run
-    folder. So the trials that are still wanted are counted once, and a running trial that names no
-    worker can only be left from one that died between two writes."""
+    folder. So the trials that are still wanted are counted once, and a running trial of theirs that
+    names no worker can only be left from one that died between two writes."""
 
     def __init__(
         self,
@@ -95,8 +111,10 @@ class Claims:
         waiting = iter(self._trials(TrialState.WAITING))
         while len(claimed) < wanted:
             upcoming = next(waiting, None)
-            if upcoming is None and not self._draws:
-                return
+            if upcoming is None:
+                if not self._draws:
+                    return
+                self._outer.add_trial(create_trial(state=TrialState.WAITING, user_attrs=OWN))
             if claimed and upcoming is not None and DEATHS_ALONE in upcoming.user_attrs:
                 return
             trial = self._outer.ask()
@@ -123,21 +141,23 @@ class Claims:
                 "out",
             )
 
-    def fail_orphans(self) -> None:
-        """Fail the trials that dead workers left running, where no more are wanted."""
+    def fail_orphans(self, note: Callable[[str], object] = lambda _: None) -> None:
+        """Fail the trials that dead workers left running; `note` gets a line on each."""
         with self._folder.in_turn("claim"):
-            self._fail_orphans(self._trials(TrialState.RUNNING), lambda _: None)
+            self._fail_orphans(self._trials(TrialState.RUNNING), note)
 
     def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
         workers = workers_of(self._outer)
         dead = self._watch.dead(workers)
         lost = 0
         for trial in running:
-            owner = trial.user_attrs.get(WORKER)
+            owner = trial.user_attrs.get(WORKER, "")
             if owner == self._worker or (owner in workers and owner not in dead):
                 continue
-            why = {LAST_SEEN: workers[owner].at if owner in workers else 0.0}
-            if fail_trial(self._outer, self._folder, trial.number, why, "limited"):
+            record = workers.get(owner)
+            why = {LAST_SEEN: 0.0 if record is None else record.at}
+            retry: Retry = "always" if record and self._died_with_all(record) else "limited"
+            if fail_trial(self._outer, self._folder, trial.number, why, retry):
                 lost += 1
                 again = _retries(self._outer, trial.number)
                 retried = ", its knobs are tried again" if again else ""
@@ -147,6 +167,10 @@ class Claims:
                 end_record(self._outer, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
         return lost
+
+    def _died_with_all(self, dead: WorkerRecord) -> bool:
+        """Whether neither its machine nor its launch outlived a worker: no fault of its knobs."""
+        return dead.machine != this_machine() and dead.launch != launch_of(self._outer)
 
 
 def fail_trial(
@@ -158,7 +182,7 @@ def fail_trial(
 ) -> bool:
     """Fail a running trial and remove what it has written; False if it has ended already. `why`
     becomes attributes of it."""
-    trial = outer.get_trials(deepcopy=False)[number]
+    trial = all_trials(outer)[number]
     if trial.state is not TrialState.RUNNING:
         return False
     try:
@@ -191,7 +215,7 @@ def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> 
     constraints, which cannot be set twice.
     """
     knobs = knobs_of(trial)
-    attributes = {RETRY_OF: trial.number}
+    attributes = {**OWN, RETRY_OF: trial.number}
     deaths = trial.user_attrs.get(DEATHS_ALONE)
     if limited and (together := trial.user_attrs.get(POPULATION)) is not None:
         deaths = (deaths or 0) + (together == 1)
@@ -200,6 +224,14 @@ def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> 
     dropped = not knobs or (deaths or 0) > _MOST_DEATHS
     if not dropped and not _retries(outer, trial.number):
         outer.enqueue_trial(knobs, user_attrs=attributes)
+
+
+def retry_damaged(outer: optuna.Study, folder: RunFolder, note: Callable[[str], object]) -> None:
+    """Enqueue the knobs of finished trials whose files are damaged: these count no more."""
+    finished = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    for number, lines in damaged_trials(folder.path, [t.number for t in finished]).items():
+        enqueue_again(outer, all_trials(outer)[number], limited=False)
+        note(f"trial {number} is damaged, its knobs are tried again: {'; '.join(lines)}")
 
 
 def _retries(outer: optuna.Study, number: int) -> list[int]:

@@ -6,6 +6,7 @@ import optuna
 from optuna.trial import TrialState
 
 from objectives.search_method import SearchMethod
+from orchestrator.optuna_private import all_trials
 from orchestrator.runs.damage import damages
 from orchestrator.runs.records import FinishedTrial, trial_record
 from orchestrator.runs.run_folder import MODEL, RunFolder
@@ -40,7 +41,7 @@ class Finished:
         """A finished trial of an equal method, whose files are whole."""
         self._read_finished()
         for number in self._numbers.get(method.canonical(), ()):
-            record = trial_record(self._outer.get_trials(deepcopy=False)[number])
+            record = trial_record(all_trials(self._outer)[number])
             folder = self._folder.trial(number)
             whole = (folder / MODEL).is_dir() and not damages(folder)
             if isinstance(record, FinishedTrial) and whole:

@@ -22,6 +22,7 @@ import optuna
 from objectives.cache import is_free, kernel_lock
 from orchestrator.runs.run_folder import RunFolder
 
+LAUNCHES = "launches"  # study attribute: how many it has had
 WORKERS = "worker:"  # study attributes with this prefix are `WorkerRecord`s, one a worker
 BEAT = 30.0  # seconds from one beat to the next
 GRACE = 120.0  # seconds without a beat after which a worker on another machine is dead
@@ -39,8 +40,14 @@ class WorkerRecord:
     pid: int
     device: str
     beat: int  # how often it has beaten: others compare this, not their clocks with its
+    launch: int = 0  # how many launches the study had had when it began
     at: float  # when, in seconds since 1970 by its own clock; for people only
     ended: bool = False
+
+
+def launch_of(outer: optuna.Study) -> int:
+    """How many launches the study has had."""
+    return int(outer.user_attrs.get(LAUNCHES, 0))
 
 
 def workers_of(outer: optuna.Study) -> dict[str, WorkerRecord]:
@@ -64,6 +71,7 @@ class Heartbeat:
             pid=os.getpid(),
             device=device,
             beat=0,
+            launch=launch_of(outer),
             at=time.time(),
         )
         self._outer, self._every, self._stop = outer, beat, Event()

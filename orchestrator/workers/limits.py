@@ -9,6 +9,7 @@ import optuna
 from optuna.trial import TrialState
 
 from orchestrator.runs.records import BEFORE, STOPPED, UNTIL, FinishedTrial, trial_record
+from orchestrator.workers.heartbeat import LAUNCHES, launch_of
 
 
 def finished_trials(outer: optuna.Study) -> int:
@@ -21,6 +22,7 @@ def begin_launch(outer: optuna.Study, timeout: float | None) -> None:
     outer.set_user_attr(UNTIL, None if timeout is None else time.time() + timeout)
     outer.set_user_attr(BEFORE, finished_trials(outer))
     outer.set_user_attr(STOPPED, None)
+    outer.set_user_attr(LAUNCHES, launch_of(outer) + 1)
 
 
 def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:

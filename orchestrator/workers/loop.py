@@ -1,9 +1,10 @@
 """The outer loop: `run_study` opens a study and serves it; `work` joins one that is open."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import optuna
@@ -28,8 +29,9 @@ from orchestrator.storage.retry import reason_of
 from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.teacher_study import tune_teacher
+from orchestrator.terminal import say
 from orchestrator.workers import opening
-from orchestrator.workers.claims import Claims
+from orchestrator.workers.claims import Claims, retry_damaged
 from orchestrator.workers.heartbeat import Heartbeat, living
 from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.limits import finished_trials
@@ -49,7 +51,8 @@ def run_study(
     called with the run after each population."""
     study, folder = options.applied(study)
     device = choose_device(options.device)
-    with writing(folder), opened(study, folder, options, device) as (outer, inputs):
+    note = partial(say, console or Console())
+    with writing(folder), opened(study, folder, options, device, note) as (outer, inputs):
         _serve(study, folder, outer, inputs, device, callbacks, LaunchProgress(study, console))
         return record_of(outer, folder.path)
 
@@ -104,9 +107,14 @@ def work(
 
 @contextmanager
 def opened(
-    study: Study, folder: RunFolder, options: LaunchOptions, device: str
+    study: Study,
+    folder: RunFolder,
+    options: LaunchOptions,
+    device: str,
+    note: Callable[[str], object],
 ) -> Iterator[tuple[optuna.Study, Inputs]]:
-    """The study, made or continued for a launch on `device`, while no other may; and its data."""
+    """The study, made or continued for a launch on `device`, while no other may; and its data. What
+    was lost since the last launch is enqueued again, and `note` gets a line on it."""
     url = address(folder, options.storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
     inputs, definition = read_study(study, device)
@@ -117,10 +125,14 @@ def opened(
             # Before an empty database lies where the lost one belongs.
             opening.check_no_trials(folder)
         opened_storage = server or open_storage(url)
-        outer = opening.open_study(study, folder, opened_storage, definition, own=own)
+        outer = opening.open_study(study, folder, opened_storage, definition, note, own=own)
         opening.bind_folder(folder, outer, shown)
         opening.check_room(url, living(outer, folder), options.workers)
         opening.describe(outer, study, device, options.timeout)
+        Claims(outer, folder, study.knobs, "", study.trials).fail_orphans(note)
+        retry_damaged(outer, folder, note)
+        if finished_trials(outer) < study.trials:
+            opening.ask_first(outer, study)  # a later launch may want others, or failed ones again
         set_artifact_store(outer, options.artifacts)
         yield outer, inputs
 

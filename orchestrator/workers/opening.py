@@ -4,7 +4,7 @@ import platform
 import re
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 import optuna
@@ -16,11 +16,20 @@ from objectives.cache import sync
 from orchestrator.errors import RunError
 from orchestrator.identity import sources_of
 from orchestrator.optuna_private import fail_waiting, knobs_of, study_id_of
-from orchestrator.runs.records import DEFINITION, FAILURE, HOME, SOURCES, VERSIONS, WANTED
+from orchestrator.runs.records import (
+    DEFINITION,
+    FAILURE,
+    HOME,
+    SOURCES,
+    VERSIONS,
+    WANTED,
+    own_study,
+)
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
 from orchestrator.teacher_study import SUFFIX
+from orchestrator.workers.claims import OWN
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, earlier_runs
@@ -46,7 +55,13 @@ def _directions(study: Study) -> list[StudyDirection]:
 
 
 def open_study(
-    study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str], *, own: bool
+    study: Study,
+    folder: RunFolder,
+    storage: BaseStorage,
+    definition: dict[str, str],
+    note: Callable[[str], object],
+    *,
+    own: bool,
 ) -> optuna.Study:
     """The Optuna study of the folder, made or continued; the caller holds the folder's lock. A
     storage of the folder's `own` has this study, that of its teacher, and no other.
@@ -59,18 +74,21 @@ def open_study(
     )
     if not begun:
         earlier_runs(study)  # refused before anything is written
+    _check_same(study, folder, storage, definition, own=own)
+    if not begun and own:
+        _set_aside(folder, note)
+    elif not begun:
+        check_no_trials(folder)
     for part in (folder.artifacts, folder.cache, folder.trials):
         part.mkdir(parents=True, exist_ok=True)
     for place in (folder.path, *folder.path.absolute().parents[:2]):  # both may be new
         sync(place)
-    _check_same(study, folder, storage, definition, own=own)
-    if not begun:
-        check_no_trials(folder)
-    outer = optuna.create_study(
+    optuna.create_study(
         storage=storage, study_name=study.name, directions=_directions(study), load_if_exists=True
     )
+    outer = own_study(study.name, storage)
     if DEFINITION not in outer.user_attrs:
-        _ask_first(outer, study)
+        ask_first(outer, study)
         outer.set_user_attr(DEFINITION, definition)
     return outer
 
@@ -86,9 +104,21 @@ def check_no_trials(folder: RunFolder) -> None:
         )
 
 
+def _set_aside(folder: RunFolder, note: Callable[[str], object]) -> None:
+    """Move away what is left of a run whose database is there and empty, as after a power cut."""
+    parts = (folder.trials, folder.rows, folder.bench)
+    if left := [
+        part for part in parts if part.is_file() or (part.is_dir() and any(part.iterdir()))
+    ]:
+        lost = folder.path / f"lost-{secrets.token_hex(4)}"
+        lost.mkdir()
+        for part in left:
+            part.rename(lost / part.name)
+        note(f"'{folder.database}' is empty; what it does not know of any more is in '{lost}'")
+
+
 def describe(outer: optuna.Study, study: Study, device: str, timeout: float | None = None) -> None:
     """Note what this launch wants, for how many seconds it takes trials, and with what it works."""
-    _ask_first(outer, study)  # a later launch may want others
     packages = ("maskfront", "torch", "transformers", "optuna")
     versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
     versions |= {"device": device, "machine": platform.platform()}
@@ -98,25 +128,18 @@ def describe(outer: optuna.Study, study: Study, device: str, timeout: float | No
     begin_launch(outer, timeout)
 
 
-def _ask_first(outer: optuna.Study, study: Study) -> None:
-    """Enqueue the knobs that the study begins with, but for those that it has had. Where nothing is
-    drawn, those whose trials have failed are asked for again, and what an earlier launch has asked
-    for and this one does not is dropped."""
-    if study.sampler is not None:
-        for knobs in study.first:
-            outer.enqueue_trial(dict(knobs), skip_if_exists=True)
-        return
-    for trial in outer.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-        if WARM_START not in trial.user_attrs and knobs_of(trial) not in study.first:
+def ask_first(outer: optuna.Study, study: Study) -> None:
+    """Enqueue the knobs that the study begins with, unless a trial has them that did not fail.
+    Where nothing is drawn, drop what an earlier launch has asked for and this one does not."""
+    trials = outer.get_trials(deepcopy=False)
+    for trial in trials if study.sampler is None else ():
+        asked = WARM_START in trial.user_attrs or knobs_of(trial) in study.first
+        if trial.state is TrialState.WAITING and not asked:
             fail_waiting(outer, trial, {FAILURE: "a later launch did not ask for it"})
-    known = [
-        trial.system_attrs.get("fixed_params", trial.params)
-        for trial in outer.get_trials(deepcopy=False)
-        if trial.state is not TrialState.FAIL
-    ]
+    known = [knobs_of(trial).items() for trial in trials if trial.state is not TrialState.FAIL]
     for knobs in study.first:
-        if knobs not in known:
-            outer.enqueue_trial(dict(knobs))
+        if not any(knobs.items() <= others for others in known):
+            outer.enqueue_trial(dict(knobs), user_attrs=OWN)
 
 
 def join_study(
@@ -129,7 +152,7 @@ def join_study(
             f"the storage holds no study '{study.name}'; start it with `maskfront run STUDY.py`"
         )
     _check_same(study, folder, storage, definition, own=False)
-    return optuna.load_study(study_name=study.name, storage=storage)
+    return own_study(study.name, storage)
 
 
 def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:

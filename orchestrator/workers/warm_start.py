@@ -17,6 +17,7 @@ from optuna.trial import TrialState
 from orchestrator.errors import RunError
 from orchestrator.runs.records import DEFINITION, METHOD, RunRecord, read_run
 from orchestrator.study import Study
+from orchestrator.workers.claims import OWN
 
 WARM_START = "warm_start"  # trial attribute: the run and trial whose knobs this one has
 _RATIO = "target_ratio"
@@ -37,7 +38,7 @@ def enqueue_warm(outer: optuna.Study, study: Study, features: Mapping[str, float
     if not study.warm_start or any(trial.state is not TrialState.WAITING for trial in trials):
         return
     for source, knobs in warm_start(study, outer.user_attrs[DEFINITION], features):
-        outer.enqueue_trial(knobs, user_attrs={WARM_START: source}, skip_if_exists=True)
+        outer.enqueue_trial(knobs, user_attrs={**OWN, WARM_START: source}, skip_if_exists=True)
 
 
 def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> list[float]:

@@ -20,6 +20,7 @@ from objectives.search_method import Outcome, SearchFailure, SearchMethod, Searc
 from objectives.workbench.scoring import Score
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
+from orchestrator.optuna_private import all_trials
 from orchestrator.runs import records, results
 from orchestrator.runs.answers import write_rows
 from orchestrator.runs.artifacts import upload
@@ -304,7 +305,7 @@ class Worker:
         try:
             yield
         except (*ALREADY_ENDED, OSError):  # the others remove what it writes
-            if self.outer.get_trials(deepcopy=False)[number].state is not TrialState.FAIL:
+            if all_trials(self.outer)[number].state is not TrialState.FAIL:
                 raise
             remove_files(self.outer, self.folder, self.running[number])
             self._ended(number, "failed by other workers: this one seemed dead", counts=False)

@@ -65,7 +65,7 @@ def launch_workers(
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))
-        outer, _ = stack.enter_context(opened(study, folder, options, recorded))
+        outer, _ = stack.enter_context(opened(study, folder, options, recorded, note))
         token = secrets.token_hex(8)
         arguments = {
             "out": str(folder.path.absolute()),

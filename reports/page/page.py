@@ -109,7 +109,7 @@ def _part(together: Overlay, place: int) -> dict[str, Any]:
         "place": place,
         "name": together.names[place],
         "record": run,
-        "notes": (*run.notes, *filter(None, [gap_note(run)])),
+        "notes": (*run.notes, *run.remarks, *filter(None, [gap_note(run)])),
         "view": view,
         "answer": answer(view),
         "counts": Counter(map(state_text, run.trials)),

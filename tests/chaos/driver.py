@@ -113,7 +113,7 @@ def main() -> None:
 
     def open_it() -> None:
         options = LaunchOptions(out=asked.out, storage=asked.url)
-        with opened(*options.applied(study), options, "cpu"):
+        with opened(*options.applied(study), options, "cpu", print):
             pass
 
     assert os.waitpid(forked(open_it), 0)[1] == 0

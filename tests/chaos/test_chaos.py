@@ -18,9 +18,8 @@ from safetensors import safe_open
 
 from objectives.cache import kernel_lock
 from objectives.students.bert.architecture import BertArchitecture
-from orchestrator.runs.records import BUDGET, RESULT, load_optuna_study, trial_record
+from orchestrator.runs.records import BUDGET, RESULT, RETRY_OF, load_optuna_study, trial_record
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.workers.claims import RETRY_OF
 from tests.chaos.quick import BUSY
 from tests.servers import MariaDb, Postgres, proxy
 

@@ -59,19 +59,18 @@ def test_every_cut_of_every_file_is_noticed(folder: Path) -> None:
         whole = file.read_bytes()
         name = file.relative_to(folder).as_posix()
         ends = len(whole.rstrip(b"\n")) if file.suffix == ".json" else len(whole)
-        lines = [place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]
         for length in range(ends):
             file.write_bytes(whole[:length])
             found = damages(folder, files(folder))
-            if file.suffix == ".csv" and length in lines:
-                assert found == [], "whole lines are a whole, shorter curve"
+            if file.suffix in (".csv", ".png"):
+                assert found == [], "nothing is made of it"
             else:
                 assert len(found) == 1, (name, length)
                 assert found[0].startswith(f"{name} ")
             read_layers(folder)
             read_curve(folder)
         file.write_bytes(bytes(len(whole)))  # as some file systems leave it when power is lost
-        assert len(damages(folder, files(folder))) == 1, name
+        assert len(damages(folder, files(folder))) == (file.suffix not in (".csv", ".png")), name
         read_layers(folder)
         read_curve(folder)
         file.write_bytes(whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -15,10 +16,14 @@ from orchestrator.runs.records import (
     BEGAN,
     LAST_SEEN,
     RESULT,
+    RETRY_OF,
+    WORKER,
     FinishedTrial,
     RunRecord,
     TrialRecord,
+    foreign_trials,
     front_document,
+    own_study,
     pareto_front,
     trial_record,
 )
@@ -190,10 +195,29 @@ def test_a_result_of_another_version_is_refused_in_one_line() -> None:
             trial_record(row)
 
 
-def test_a_trial_of_another_tool_is_refused_in_one_line() -> None:
-    pruned = optuna.trial.create_trial(state=TrialState.PRUNED)
-    with pytest.raises(RunError, match=r"trial -?\d+ is PRUNED, which maskfront never leaves$"):
-        trial_record(pruned)
+def test_trials_of_other_programs_and_those_that_are_tried_again_are_none() -> None:
+    ours, told = {WORKER: "a"}, {WORKER: "a", RESULT: {}}
+    rows: list[tuple[TrialState, dict[str, Any]]] = [
+        (TrialState.COMPLETE, told),
+        (TrialState.COMPLETE, told),  # damaged: the next but one has its hyperparameters
+        (TrialState.FAIL, ours),
+        (TrialState.WAITING, {RETRY_OF: 1, WORKER: ""}),
+        (TrialState.WAITING, {}),  # anybody may ask for one
+        (TrialState.RUNNING, ours),
+        *((state, {}) for state in TrialState if state is not TrialState.WAITING),
+        (TrialState.PRUNED, told),
+        (TrialState.COMPLETE, ours),  # enqueued by maskfront, and taken by another program
+    ]
+    study = optuna.create_study(directions=["maximize", "minimize"])
+    for state, attributes in rows:
+        values = [0.0, 0.0] if state is TrialState.COMPLETE else None
+        study.add_trial(
+            optuna.trial.create_trial(state=state, values=values, user_attrs=attributes)
+        )
+    own = own_study(study.study_name, study._storage)
+    assert [trial.number for trial in own.trials] == [0, 2, 3, 4, 5]
+    assert [t.number for t in own.get_trials(states=(TrialState.COMPLETE,))] == [0]
+    assert foreign_trials(own) == tuple(range(6, len(rows)))
 
 
 def of_zone(

@@ -13,12 +13,11 @@ from sqlalchemy.exc import OperationalError
 
 from maskfront import Study
 from orchestrator.errors import RunError
-from orchestrator.runs.records import FAILURE, RESULT, read_run
+from orchestrator.runs.records import FAILURE, RESULT, RETRY_OF, read_run
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage
 from orchestrator.storage.retry import retried
 from orchestrator.workers import loop
-from orchestrator.workers.claims import RETRY_OF
 from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 

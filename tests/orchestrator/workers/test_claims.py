@@ -18,10 +18,10 @@ from optuna.artifacts import get_all_artifact_meta
 from optuna.trial import TrialState
 
 from orchestrator.errors import RunError
-from orchestrator.runs.records import FAILURE, HOME, POPULATION, WORKER, trial_record
+from orchestrator.runs.records import FAILURE, HOME, POPULATION, RETRY_OF, WORKER, trial_record
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.workers import heartbeat
-from orchestrator.workers.claims import DEATHS_ALONE, HALT, RETRY_OF, Claims, enqueue_again
+from orchestrator.workers.claims import DEATHS_ALONE, HALT, Claims, enqueue_again
 from orchestrator.workers.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
 from orchestrator.workers.opening import bind_folder
 from tests.orchestrator.claiming import SPACE, claims_of, study_of

@@ -47,6 +47,7 @@ from orchestrator.runs.records import (
     POPULATION,
     PRECISION,
     RESULT,
+    RETRY_OF,
     load_optuna_study,
     read_run,
 )
@@ -54,7 +55,6 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.study_file import load_study
 from orchestrator.workers import claims, worker
-from orchestrator.workers.claims import RETRY_OF
 from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker_pool import launch_workers

@@ -68,9 +68,11 @@ def test_the_trials_of_a_lost_database_are_not_replaced(study: Study, tmp_path: 
     assert (run.trial(0) / "result.json").read_bytes() == result
     assert read_storage(elsewhere).get_all_studies() == []
 
-    run.database.touch()
-    with pytest.raises(RunError, match="holds trials of a study whose database is gone"):
-        run_study(scripted(study, "result"), out=run.path, device="cpu")
+    run.database.touch()  # as after a power cut
+    run_study(scripted(study, "result"), out=run.path, device="cpu")
+    (lost,) = run.path.glob("lost-*")
+    assert {path.name for path in lost.iterdir()} == {"trials", "rows.safetensors"}
+    assert (lost / "trials" / "00000" / "result.json").read_bytes() == result
     for file in run.path.glob("study.db*"):
         file.unlink()
     (tmp_path / "copy.db").rename(run.database)
