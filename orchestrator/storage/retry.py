@@ -1,5 +1,6 @@
 """Calls of a storage that are retried while its server is away."""
 
+import errno
 import random
 import time
 from collections.abc import Callable
@@ -8,12 +9,15 @@ from typing import Any, TypeVar
 
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, PendingRollbackError
 
+from objectives.errors import causes
 from orchestrator.errors import RunError
 
 RETRY_SECONDS = 120.0  # seconds for which a server may be away before a worker ends
 _LONGEST_PAUSE = 5.0
+_FULL = {errno.ENOSPC, errno.EDQUOT, "53100", "SQLITE_FULL", 1021, 1114}
+"""Codes of the system, PostgreSQL, SQLite and MySQL (its disk, and its table) for a full disk."""
 
 _Storage = TypeVar("_Storage", bound=BaseStorage)
 
@@ -73,11 +77,25 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, StorageInternalError) and error.__cause__ is not None:
         return is_lost(error.__cause__)
     if isinstance(error, DBAPIError):
-        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+        away = error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+        return away and not is_full(error)
+    if isinstance(error, PendingRollbackError):  # it went away in the middle of a transaction
+        return True
     code = getattr(error, "code", None)  # of a grpc.RpcError; grpc is an extra
     name = getattr(code(), "name", "") if callable(code) else ""
     lost = ("Stream removed", "does not answer")  # the second by a proxy, of its own storage
     return name == "UNAVAILABLE" or (name == "UNKNOWN" and any(s in str(error) for s in lost))
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk is full, here or of a server; by codes, as words may say anything."""
+    for cause in causes(error):
+        own = cause.orig if isinstance(cause, DBAPIError) and cause.orig else cause
+        codes = [getattr(own, name, None) for name in ("errno", "sqlstate", "sqlite_errorname")]
+        codes += [code for code in own.args[:1] if isinstance(code, int)]  # PyMySQL's
+        if not _FULL.isdisjoint(codes):
+            return True
+    return False
 
 
 def reason_of(error: BaseException) -> str:

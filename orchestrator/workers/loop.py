@@ -25,7 +25,7 @@ from orchestrator.runs.records import FEATURES, WANTED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage.connect import check_exists, open_storage
-from orchestrator.storage.retry import reason_of
+from orchestrator.storage.retry import is_full, reason_of
 from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.teacher_study import tune_teacher
@@ -189,10 +189,10 @@ def writing(folder: RunFolder) -> Iterator[None]:
             path, reason = error.filename or folder.path, str(error.strerror or error)
         else:
             path, reason = folder.storage, reason_of(error)
-        full = any(word in reason for word in ("No space", "full", "quota"))
+        remedy = "free the disk or choose" if is_full(error) else "choose"
         raise RunError(
-            f"'{path}' could not be written ({reason}); finished trials are kept: "
-            f"{'free the disk or ' if full else ''}choose another folder, and launch again",
+            f"'{path}' could not be written ({reason}); finished trials are kept: {remedy} another "
+            "folder, and launch again",
             "out",
         ) from error
 

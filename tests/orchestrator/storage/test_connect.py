@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -15,21 +16,25 @@ from typing import Any
 
 import grpc
 import optuna
+import psycopg
+import pymysql
 import pytest
 from optuna.distributions import FloatDistribution
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.trial import TrialState
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, PendingRollbackError
 
 from orchestrator.errors import RunError
+from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.storage import proxy
 from orchestrator.storage.connect import open_storage
 from orchestrator.storage.proxy import serve_storage
-from orchestrator.storage.retry import retried
+from orchestrator.storage.retry import is_full, is_lost, retried
 from orchestrator.storage.urls import hidden, parse_url
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
+from orchestrator.workers.loop import writing
 from orchestrator.workers.opening import JOURNAL_WORKERS, check_room
 from tests.servers import Postgres
 
@@ -290,6 +295,46 @@ def test_a_lost_connection_is_made_anew_and_a_second_result_is_known(tmp_path: P
     assert not fails
     with pytest.raises(UpdateFinishedTrialError):
         inner.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [2.0])
+
+
+_IN_A_TRANSACTION = PendingRollbackError("invalid transaction: please rollback() fully")
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "full"),
+    [
+        (_IN_A_TRANSACTION, True, False),
+        (psycopg.errors.AdminShutdown("terminating connection"), True, False),
+        (psycopg.errors.CannotConnectNow("carefully starting up"), True, False),
+        (psycopg.OperationalError("connection refused: No space left to say why"), True, False),
+        (psycopg.errors.DiskFull("could not extend file"), False, True),
+        (pymysql.err.OperationalError(2013, "Lost connection, fully"), True, False),
+        (pymysql.err.OperationalError(1021, "Plus de place"), False, True),
+        (OSError(errno.ENOSPC, "Kein Platz"), False, True),
+        (OSError(errno.EDQUOT, "Kontingent"), False, True),
+        (OSError(errno.EIO, "an unhelpful disk"), False, False),
+    ],
+)
+def test_errors_are_told_apart_by_their_kind(error: Exception, again: bool, full: bool) -> None:
+    raised: BaseException = error
+    if not isinstance(error, PendingRollbackError | OSError):  # as SQLAlchemy wraps a driver's
+        raised = OperationalError("select", {}, error)
+    if not isinstance(error, OSError):  # as Optuna wraps it
+        raised, cause = StorageInternalError("during the commit"), raised
+        raised.__cause__ = cause
+    assert (is_lost(raised), is_full(raised)) == (again, full)
+    told = pytest.raises(RunError, match="free the disk or choose" if full else "kept: choose")
+    with told, writing(RunFolder(Path("run"))):
+        raise raised
+
+
+def test_a_full_database_is_told_by_its_code(tmp_path: Path) -> None:
+    storage = open_storage(f"sqlite:///{tmp_path}/study.db")
+    with storage.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count=1")
+        with pytest.raises(OperationalError) as error:
+            connection.exec_driver_sql(f"insert into studies values (7, '{'n' * 100_000}')")
+    assert is_full(error.value)
 
 
 def test_retries_end_with_one_line(tmp_path: Path) -> None:
