@@ -143,7 +143,7 @@ def redrawn(pool: Pool, drawn: Drawn, folder: Path) -> ParetoView:
             "interval": bootstrap_interval(*asked),
         }
 
-    write_rows(own, roles(pool.labels), roles(pool.logits[None]))
+    write_rows(own, roles(pool.labels), roles(pool.logits[None]), {})
     trials = []
     for trial in pool.run.finished:
         own.trial(trial.number).mkdir(parents=True, exist_ok=True)

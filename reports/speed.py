@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from objectives.cache import atomic_write_text
 from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
+from orchestrator.runs.answers import check_teachers
 from orchestrator.runs.damage import damaged_files
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import UnprunedResult
@@ -195,7 +196,9 @@ def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
         raise RunError(
             f"the teacher '{data.teacher.name}' {data.only_answers}, so maskfront cannot serve it"
         )
-    bert = data.answering(data.split("train"), session, fine_tune=False).bert
+    answering = data.answering(data.split("train"), session, fine_tune=False)
+    check_teachers(RunFolder(run.folder), {"": data.selection(answering).numpy()})
+    bert = answering.bert
     assert bert is not None
     if run.unpruned.thresholds:
         bert.config.thresholds = [*run.unpruned.thresholds.values()]

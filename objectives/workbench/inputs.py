@@ -116,6 +116,10 @@ class Inputs:
         rows, own = self.text.roles[role], tokenizer or self.tokenizer
         return tasks.tokenise(rows, role, own, self.task.max_length, self.task.truncation)
 
+    def selection(self, answering: Answering) -> Tensor:
+        """Logits (rows, C) of a teacher on the selection rows, on the CPU."""
+        return answering.said(self.split("select"), self.text.roles["select"], "select")
+
     def judging(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Split]:
         """The selection and the held-out rows as `split` has them. Where the task has no labels,
         theirs are what the teacher says."""

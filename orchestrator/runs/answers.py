@@ -16,10 +16,15 @@ from safetensors.numpy import load_file, save_file
 
 from objectives.cache import atomic_write
 from objectives.metric import Logits
+from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.run_folder import RunFolder
 
 _ROLES = ("select", "heldout")
+_TEACHER = "teacher."
+_ROUNDING = 0.01
+"""Root mean square of a difference, as a share of the spread of the logits: processors and GPUs
+differ by 1e-3 of it at most, another fine-tuning by 0.1 and more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +39,39 @@ class JudgedRows:
 
 
 def write_rows(
-    folder: RunFolder, labels: Mapping[str, NDArray[Any]], unpruned: Mapping[str, Logits]
+    folder: RunFolder,
+    labels: Mapping[str, NDArray[Any]],
+    unpruned: Mapping[str, Logits],
+    teachers: Mapping[str, Logits],
 ) -> None:
-    """Keep what `read_rows` reads, unless it is there already. Raises OSError."""
-    if folder.rows.is_file():
+    """Keep what `read_rows` and `check_teachers` read, unless it is there already. Raises
+    OSError."""
+    if _read(folder.rows) is not None:
         return
     arrays = {f"labels.{role}": labels[role] for role in _ROLES}
+    arrays |= {role: unpruned[role] for role in _ROLES}
+    arrays |= {f"{_TEACHER}{task}": logits for task, logits in teachers.items()}
     with folder.in_turn("rows"), atomic_write(folder.rows) as unfinished:
-        save_file(arrays | {role: unpruned[role] for role in _ROLES}, unfinished)
+        save_file(arrays, unfinished)
+
+
+def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
+    """Compare the logits (rows, C) of teachers on the selection rows, by task ("" is the study's),
+    with those of the teachers that the run began with.
+
+    Raises RunError where they differ by more than another processor's rounding.
+    """
+    kept = _read(folder.rows) or {}
+    for task, logits in teachers.items():
+        was = kept.get(f"{_TEACHER}{task}", logits)
+        off = np.sqrt(np.mean((logits - was) ** 2)) / max(np.std(was), 1e-6)
+        if not off <= _ROUNDING:
+            raise RunError(
+                f"the teacher of '{folder.path}' was made again, and its logits on the selection "
+                f"rows differ by {off:.0%} of their spread: put '{folder.cache}' back from a copy, "
+                "or delete it and launch on the machine that made it, or choose another folder",
+                "out",
+            )
 
 
 def read_rows(run: RunRecord) -> JudgedRows | None:

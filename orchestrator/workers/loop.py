@@ -20,6 +20,7 @@ from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
 from orchestrator.identity import definition_of
+from orchestrator.runs.answers import check_teachers
 from orchestrator.runs.artifacts import set_artifact_store
 from orchestrator.runs.records import FEATURES, WANTED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
@@ -221,7 +222,8 @@ def _serve(
             if study.teacher.fine_tuned:  # what serves and times a run needs it, and it may be gone
                 with progress, folder.in_turn("prepare"):
                     tune_teacher(study, outer, inputs, session)
-                    inputs.answering(inputs.split("train"), session)
+                    answering = inputs.answering(inputs.split("train"), session)
+                    check_teachers(folder, {"": inputs.selection(answering).numpy()})
             return
         with progress:
             progress.finished(finished)

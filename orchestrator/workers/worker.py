@@ -22,7 +22,7 @@ from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import all_trials
 from orchestrator.runs import records, results
-from orchestrator.runs.answers import write_rows
+from orchestrator.runs.answers import check_teachers, write_rows
 from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import RunRecord, record_of, unpruned_result
 from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
@@ -130,10 +130,14 @@ class Worker:
                     f"{unpruned.cost_full} {unpruned.unit}; use the same device, threads, torch "
                     "and cache folder as before, or give the study another name"
                 )
+        tasks = {"": self.bench, **self.bench.beside}
+        teachers = {name: own.teacher_answers["select"].numpy() for name, own in tasks.items()}
+        check_teachers(self.folder, teachers)
         write_rows(
             self.folder,
             {"select": self.bench.select.labels, "heldout": self.bench.heldout.labels},
             {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
+            teachers,
         )
         self.outer.set_user_attr(records.NOTES, self.bench.notes)
         words = self.bench.words

@@ -55,7 +55,7 @@ def run_on(
     own = RunFolder(folder)
     own.rows.unlink(missing_ok=True)
     labels = np.zeros(len(rows), dtype=np.int64)
-    write_rows(own, {"select": labels, "heldout": labels}, logits(right[-1]))
+    write_rows(own, {"select": labels, "heldout": labels}, logits(right[-1]), {})
     for number, model in enumerate(right[:-1]):
         own.trial(number).mkdir(parents=True, exist_ok=True)
         write_answers(own.answers(number), logits(model))
