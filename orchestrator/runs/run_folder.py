@@ -41,6 +41,8 @@ class RunFolder:
         """Milliseconds of the front's models, as `maskfront bench` measured them."""
         self.rows = path / "rows.safetensors"
         """Labels of the rows that judge, and the unpruned model's answers."""
+        self.lock = path / ".lock"
+        """Held by a launch while it is at work."""
         self._launch = path / "launch.json"
 
     @property
@@ -61,6 +63,11 @@ class RunFolder:
     def identity(self) -> str | None:
         """What tells this folder from another one of the same study."""
         return self._addressed().get("folder")
+
+    @property
+    def inode(self) -> int:
+        """What tells it from its copies."""
+        return self.path.stat().st_ino
 
     def _addressed(self) -> dict[str, str]:
         if not self.address.is_file():
@@ -125,7 +132,7 @@ class RunFolder:
         """Hold the folder for one launch; the lock dies with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with kernel_lock(self.path / ".lock", wait=False):
+            with kernel_lock(self.lock, wait=False):
                 yield
         except BlockingIOError as error:
             raise RunError(

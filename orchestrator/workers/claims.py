@@ -134,7 +134,8 @@ class Claims:
         """Raise RunError if another launch, which began in the same moment, has bound the study to
         its folder: the models of some trials would lie here, of others there."""
         home = self._outer.user_attrs.get(HOME)
-        if home is not None and home["folder"] != self._folder.identity:
+        here = (self._folder.identity, self._folder.inode)
+        if home is not None and here != (home["folder"], home.get("inode", here[1])):
             raise RunError(
                 f"study '{self._outer.study_name}' was launched into {home['path']} (on "
                 f"{home['host']}) at the same time; name that folder",

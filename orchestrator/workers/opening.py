@@ -6,13 +6,15 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from objectives.cache import sync
+from objectives.cache import is_free, sync
 from orchestrator.errors import RunError
 from orchestrator.identity import sources_of
 from orchestrator.optuna_private import fail_waiting, knobs_of, study_id_of
@@ -30,7 +32,7 @@ from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
 from orchestrator.teacher_study import SUFFIX
 from orchestrator.workers.claims import OWN
-from orchestrator.workers.heartbeat import WorkerRecord, this_machine
+from orchestrator.workers.heartbeat import WorkerRecord, living, this_machine
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, earlier_runs
 
@@ -157,27 +159,46 @@ def join_study(
 
 def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
     """Bind folder and study to each other, if the storage, a URL without a password, lies
-    elsewhere. Raises RunError if either is bound to another."""
+    elsewhere. Raises RunError if either is bound to another, and for a copy of a folder that is at
+    work or has more models."""
     if folder.is_own(storage):
         return
     home = outer.user_attrs.get(HOME)
     # A launch that was killed between the two writes below has left the first.
     half_bound = (folder.storage, folder.study_name) == (storage, outer.study_name)
     if home is None and (folder.identity is None or half_bound):
-        home = {
-            "folder": folder.identity or secrets.token_hex(8),
-            "path": str(folder.path.absolute()),
-            "host": socket.gethostname(),
-        }
-        folder.write_address(storage, outer.study_name, home["folder"])
-        outer.set_user_attr(HOME, home)
-    elif home is None or home["folder"] != folder.identity:
+        identity = folder.identity or secrets.token_hex(8)
+        folder.write_address(storage, outer.study_name, identity)
+        outer.set_user_attr(HOME, {"folder": identity, **_place_of(folder)})
+        return
+    if home is None or home["folder"] != folder.identity or _is_copy(folder, outer, home):
         own = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
         raise RunError(
             f"the files of study '{outer.study_name}' are not in '{folder.path}', but {own}; name "
             "the study's own folder, shared by all machines",
             "out",
         )
+    here = _place_of(folder)
+    # Another machine that shares the folder may call it otherwise.
+    if (home["host"] == here["host"] or home.get("inode") != here["inode"]) and home != home | here:
+        outer.set_user_attr(HOME, home | here)
+
+
+def _place_of(folder: RunFolder) -> dict[str, Any]:
+    path = folder.path.absolute()
+    return {"path": str(path), "host": socket.gethostname(), "inode": folder.inode}
+
+
+def _is_copy(folder: RunFolder, outer: optuna.Study, home: Mapping[str, Any]) -> bool:
+    """Whether a folder of the identity of the study's home is a copy of it: the home is another
+    that is at work, or has models that are not here. Else it is the home on another disk."""
+    if home.get("inode", folder.inode) == folder.inode:
+        return False
+    other = RunFolder(Path(home["path"]))
+    same = other.path.exists() and other.path.samefile(folder.path)
+    at_work = not same and (is_free(other.lock) is False or bool(living(outer, other)))
+    finished = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return at_work or not all(folder.trial(trial.number).is_dir() for trial in finished)
 
 
 def _check_same(

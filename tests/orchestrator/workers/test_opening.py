@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -14,10 +16,11 @@ import pytest
 
 from maskfront import Study
 from orchestrator.errors import RunError
-from orchestrator.runs.records import HOME, WANTED, load_optuna_study
+from orchestrator.runs.records import HOME, WANTED, RunRecord, load_optuna_study
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
 from orchestrator.workers.heartbeat import WORKERS, WorkerRecord
+from orchestrator.workers.loop import work
 from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
@@ -102,3 +105,37 @@ def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_
     load_optuna_study(tmp_path / "run").set_user_attr(WORKERS + far.name, asdict(far))
     with pytest.raises(RunError, match="SQLite serves one machine, and far works on this study"):
         run_study(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+
+
+def test_a_copy_of_a_folder_at_work_is_refused_and_a_moved_one_goes_on(
+    study: Study, tmp_path: Path
+) -> None:
+    url, home, copy = f"sqlite:///{tmp_path}/study.db", tmp_path / "run", tmp_path / "copy"
+
+    def launch(out: Path, trials: int, **more: Any) -> RunRecord:
+        ends = ("result",) * trials
+        return run_study(scripted(study, *ends, population=1), out=out, device="cpu", **more)
+
+    refused: list[str] = []
+
+    def launch_copy(_: RunRecord) -> None:
+        if not copy.exists():
+            shutil.copytree(home, copy)
+            for join in (run_study, work):
+                with pytest.raises(RunError) as error:
+                    join(scripted(study, "result", "result"), out=copy, device="cpu")
+                refused.append(error.value.text)
+
+    launch(home, 2, storage=url, callbacks=[launch_copy])
+    assert len(refused) == 2, "a callback that fails is only noted"
+    for line in refused:
+        assert re.search(r"are not in '.*copy', but in .*run \(on ", line), line
+    with pytest.raises(RunError, match="are not in"):
+        launch(copy, 3)  # the original has one model more
+    shutil.rmtree(copy)
+    home.rename(copy)
+    assert len(launch(copy, 3).finished) == 3
+    shutil.copytree(copy, home)  # as onto another disk
+    shutil.rmtree(copy)
+    assert len(launch(home, 4).finished) == 4
+    assert load_optuna_study(home).user_attrs[HOME]["path"] == str(home)
