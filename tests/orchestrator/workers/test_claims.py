@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,11 +20,22 @@ from optuna.trial import TrialState
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FAILURE, HOME, POPULATION, RETRY_OF, WORKER, trial_record
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.study import Study
 from orchestrator.workers import heartbeat
 from orchestrator.workers.claims import DEATHS_ALONE, HALT, Claims, enqueue_again
-from orchestrator.workers.heartbeat import GRACE, Heartbeat, Watch, WorkerRecord, workers_of
-from orchestrator.workers.opening import bind_folder
+from orchestrator.workers.heartbeat import (
+    GRACE,
+    WORKERS,
+    Heartbeat,
+    Watch,
+    WorkerRecord,
+    launch_of,
+    workers_of,
+)
+from orchestrator.workers.limits import begin_launch
+from orchestrator.workers.opening import ask_first, bind_folder
 from tests.orchestrator.claiming import SPACE, claims_of, study_of
+from tests.orchestrator.workers.test_launch import scripted
 from tests.servers import MariaDb, Postgres, proxy
 
 
@@ -234,6 +245,58 @@ def test_knobs_that_kill_are_tried_three_times(tmp_path: Path) -> None:
     params = [tuple(trial.params.values()) for trial in study.trials]
     assert params[0] == params[1] == params[2] != params[3]
     assert RETRY_OF not in study.trials[3].user_attrs
+
+
+def test_knobs_outlive_machines_that_die_with_their_launch(tmp_path: Path) -> None:
+    folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
+    knobs = {"x": 0.1, "y": 0.5}
+    study.enqueue_trial(knobs)
+
+    def dies(trial: optuna.Trial, number: int) -> None:
+        """As a worker of a machine that has been started again since."""
+        dead = WorkerRecord(
+            name=f"dead{number}",
+            host="here",
+            machine=f"before {number}",
+            pid=1,
+            device="cpu",
+            beat=1,
+            at=0.0,
+            launch=launch_of(study),
+            ended=True,
+        )
+        study.set_user_attr(WORKERS + dead.name, asdict(dead))
+        dies_with([trial], dead.name)
+
+    with ExitStack() as stack:
+        claims = claims_of(study, folder, stack, wanted=1)
+        for death in range(5):
+            begin_launch(study, None)
+            (trial,) = claims.take(1)
+            assert trial.params == knobs
+            dies(trial, death)
+        begin_launch(study, None)
+        for death in range(5, 9):  # and now the launch outlives it
+            (trial,) = claims.take(1)
+            assert (trial.params == knobs) == (death < 8)
+            dies(trial, death)
+
+
+def test_a_launch_by_hand_asks_again_what_failed(study: Study) -> None:
+    one, two = {"end": "result", "tag": 0}, {"end": "result", "tag": 1}
+    asked, outer = scripted(study, "result", "result"), optuna.create_study()
+
+    def waiting() -> list[dict[str, object]]:
+        rows = outer.get_trials(states=(TrialState.WAITING,))
+        return [row.system_attrs["fixed_params"] for row in rows]
+
+    ask_first(outer, asked)
+    ask_first(outer, asked)
+    assert waiting() == [one, two]
+    outer.tell(outer.ask().number, state=TrialState.FAIL)
+    outer.ask()  # runs
+    ask_first(outer, asked)
+    assert waiting() == [one]
 
 
 def test_a_worker_of_another_machine_is_dead_when_its_beat_stands_still(tmp_path: Path) -> None:
