@@ -25,6 +25,11 @@ from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlit
 
 CONNECT_SECONDS = 5  # how long a server may take to answer the first time
 _STUDIES = "studies"  # a table of every database of Optuna
+_TURNS = {
+    "postgresql": "SELECT pg_advisory_xact_lock(1835103590)",
+    "mysql": f"SELECT GET_LOCK('maskfront', {CONNECT_SECONDS - 1})",
+}
+"""How one process at a time makes the tables of a server, until its connection is closed."""
 _LAST = "alembic_version"  # the table that Optuna makes last
 
 
@@ -40,14 +45,16 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
             return JournalStorage(RepairedJournal(Path(str(url.database))))
         if kind == "grpc":
             return retried(_open_proxy(str(url.host), int(url.port or 0)), hidden(url))
-        if kind == "mysql":  # PyMySQL waits for ever for a server that takes a call and is silent
-            _for_one_question(url).connect().close()
         engine = {"connect_args": _guarded(url), "pool_pre_ping": True}
-        raw = RDBStorage(
-            url.render_as_string(hide_password=False),
-            engine_kwargs=engine,
-            skip_table_creation=not create,
-        )
+        # First: PyMySQL waits for ever for a server that takes a call and is silent.
+        with _for_one_question(url).connect() as turn:
+            if create:
+                turn.exec_driver_sql(_TURNS[kind])
+            raw = RDBStorage(
+                url.render_as_string(hide_password=False),
+                engine_kwargs=engine,
+                skip_table_creation=not create,
+            )
         cached = get_storage(raw)
         weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
         return retried(cached, hidden(url))

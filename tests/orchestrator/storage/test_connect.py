@@ -71,8 +71,15 @@ def test_the_end_of_a_trial_waits_for_the_disk(
     assert synced == [(tmp_path / "study.db-wal").stat().st_ino]
 
 
-def test_all_that_make_a_database_at_once_get_it(tmp_path: Path) -> None:
-    url, at_once = f"sqlite:///{tmp_path}/study.db", 4
+@pytest.mark.parametrize(
+    "server", [None, *(pytest.param(s, marks=pytest.mark.slow) for s in ("postgres", "mariadb"))]
+)
+def test_all_that_make_a_database_at_once_get_it(
+    server: str | None, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    at_once, url = 4, f"sqlite:///{tmp_path}/study.db"
+    if server is not None:
+        url = request.getfixturevalue(server).new_database()
     together = threading.Barrier(at_once)
 
     def make(_: int) -> list[optuna.study.StudySummary]:
@@ -81,7 +88,6 @@ def test_all_that_make_a_database_at_once_get_it(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(at_once) as threads:
         assert list(threads.map(make, range(at_once))) == [[]] * at_once
-    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".db"] == ["study.db"]
     assert not list(tmp_path.glob(".*")), "nothing else is left"
 
 
