@@ -135,6 +135,7 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     states["waiting"] = len(trials) - len(records)
     finished = [record.number for record in records if record.result is not None]
     damaged = {} if folder is None else damaged_trials(folder.path, finished)
+    whole = [record for record in records if record.number not in damaged]
     left = None
     if rate is not None and wanted is not None and any(worker["alive"] for worker in shown):
         left = max(0, wanted - states["finished"]) / rate
@@ -145,9 +146,7 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         per_hour=None if rate is None else 3600 * rate,
         seconds_left=left,
         workers=shown,
-        front=tuple(pareto_front([r for r in records if r.number not in damaged]))
-        if UNPRUNED in study.user_attrs
-        else (),
+        front=tuple(pareto_front(whole)) if UNPRUNED in study.user_attrs else (),
         failures=dict(failures.most_common()),
         foreign=foreign_trials(study),
         damaged=damaged,

@@ -14,29 +14,24 @@ _NEEDED = ("architecture.json", "result.json")
 
 
 def damaged_trials(run: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
-    """A line on each damaged file of these trials: their own files and their weights."""
+    """A line on each damaged file of these trials."""
     found = {number: damages(RunFolder(run).trial(number)) for number in numbers}
     return {number: lines for number, lines in found.items() if lines}
 
 
-def damages(folder: Path, files: Iterable[Path] | None = None) -> list[str]:
-    """A line on each of these files that is damaged, which names it by its path in `folder`, by
-    default on all of a trial's; and on what a folder that is there lacks."""
-    if files is None:
-        files = [*folder.glob("*"), *folder.glob("*/**/*.safetensors")]
+def damages(folder: Path) -> list[str]:
+    """A line on each damaged file of a trial, by its path in `folder`, and on what one that is
+    there lacks."""
     gone = [name for name in _NEEDED if folder.is_dir() and not (folder / name).exists()]
+    files = [*folder.glob("*"), *folder.glob("*/**/*")]  # a model may be a link
     return [f"{name} is gone" for name in gone] + damaged_files(folder, files)
 
 
 def damaged_files(folder: Path, files: Iterable[Path]) -> list[str]:
     """The lines on files alone."""
-    lines = []
-    for file in sorted(files):
-        check = _CHECKS.get(file.suffix)
-        problem = check(file) if check and file.is_file() else None
-        if problem:
-            lines.append(f"{file.relative_to(folder).as_posix()} {problem}")
-    return lines
+    known = [file for file in sorted(files) if file.suffix in _CHECKS and file.is_file()]
+    found = [(file.relative_to(folder).as_posix(), _CHECKS[file.suffix](file)) for file in known]
+    return [f"{name} {line}" for name, line in found if line is not None]
 
 
 def _json(file: Path) -> str | None:

@@ -148,15 +148,13 @@ class RunRecord:
     @property
     def remarks(self) -> list[str]:
         """What a reader should know of trials that are on no front."""
-        lines = [foreign_note(self.foreign)] if self.foreign else []
-        for trial in self.trials:
-            if trial.damage:
-                files = "; ".join(trial.damage)
-                lines.append(
-                    f"trial {trial.number} is damaged and on no front ({files}): launch again to "
-                    "train it again"
-                )
-        return lines
+        damaged = [
+            f"trial {trial.number} is damaged and on no front ({'; '.join(trial.damage)}): launch "
+            "again to train it again"
+            for trial in self.trials
+            if trial.damage
+        ]
+        return [foreign_note(self.foreign)] * bool(self.foreign) + damaged
 
     @property
     def objective_name(self) -> str:
@@ -273,26 +271,24 @@ def own_study(name: str, storage: BaseStorage) -> optuna.Study:
 def own_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Those that maskfront made and that count: a finished one whose knobs are tried again was
     damaged. One that waits is nobody's yet."""
-    retried = {trial.user_attrs.get(RETRY_OF) for trial in trials}
-    complete, waiting = TrialState.COMPLETE, TrialState.WAITING
+    lost = {trial.user_attrs.get(RETRY_OF) for trial in trials}
     return [
         trial
         for trial in trials
-        if trial.state is waiting
-        or (_is_own(trial) and not (trial.state is complete and trial.number in retried))
+        if _is_own(trial) and not (trial.state is TrialState.COMPLETE and trial.number in lost)
     ]
 
 
 def _is_own(trial: FrozenTrial) -> bool:
-    """Whether maskfront claimed an Optuna trial, and told its result if that is known."""
+    """Whether maskfront claimed an Optuna trial, and told its result if that is known, or may."""
     told = RESULT if trial.state is TrialState.COMPLETE else WORKER
-    return trial.state in _STATES and told in trial.user_attrs
+    waits = trial.state is TrialState.WAITING
+    return waits or (trial.state in _STATES and told in trial.user_attrs)
 
 
 def foreign_trials(study: optuna.Study) -> tuple[int, ...]:
     """The numbers of trials that another program made, such as `study.optimize`."""
-    begun = [trial for trial in all_trials(study) if trial.state is not TrialState.WAITING]
-    return tuple(trial.number for trial in begun if not _is_own(trial))
+    return tuple(trial.number for trial in all_trials(study) if not _is_own(trial))
 
 
 def foreign_note(numbers: Sequence[int]) -> str:
@@ -310,14 +306,8 @@ def run_names(storage: BaseStorage) -> list[str]:
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:
     """The run as it stands, of a study that has got as far as its first trial."""
     attributes = study.user_attrs
-    definition, trials = (
-        attributes[DEFINITION],
-        [
-            trial_record(trial)
-            for trial in study.get_trials(deepcopy=False)
-            if trial.state is not TrialState.WAITING
-        ],
-    )
+    definition, rows = attributes[DEFINITION], study.get_trials(deepcopy=False)
+    trials = [trial_record(row) for row in rows if row.state is not TrialState.WAITING]
     while lost := damaged_trials(folder, [trial.number for trial in pareto_front(trials)]):
         trials = [replace(t, damage=(*t.damage, *lost.get(t.number, ()))) for t in trials]
     metric, engine = definition["task.metric"], definition.get("engine", "eager")

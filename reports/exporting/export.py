@@ -72,7 +72,7 @@ def export(
     """
     out = Path(out)
     model = model_folder(run, trial)
-    if damaged := damages(model.parent, model.parent.rglob("*")):
+    if damaged := damages(model.parent):
         raise RunError(
             f"'{model.parent}': trial {trial} is damaged: {'; '.join(damaged)}; export another "
             "trial, or put the file back from a copy"

@@ -37,20 +37,20 @@ def files(folder: Path) -> list[Path]:
 
 def test_what_is_whole_is_no_damage(folder: Path) -> None:
     assert len(files(folder)) == 6
-    assert damages(folder, files(folder)) == []
+    assert damages(folder) == []
     for file in files(folder):
         if file.suffix != ".json" or file.parent != folder:
             file.unlink()
-            assert damages(folder, [file]) == [], "deleted on purpose"
+            assert damages(folder) == [], "deleted on purpose"
 
 
 def test_a_trial_without_what_says_what_it_is_is_damaged(folder: Path) -> None:
     for name in ("result.json", "architecture.json"):
         text = (folder / name).read_text()
         (folder / name).unlink()
-        assert damages(folder, files(folder)) == [f"{name} is gone"]
+        assert damages(folder) == [f"{name} is gone"]
         (folder / name).write_text(text)
-    assert damages(folder / "gone", []) == [], "all of it was deleted on purpose"
+    assert damages(folder / "gone") == [], "all of it was deleted on purpose"
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_every_cut_of_every_file_is_noticed(folder: Path) -> None:
         ends = len(whole.rstrip(b"\n")) if file.suffix == ".json" else len(whole)
         for length in range(ends):
             file.write_bytes(whole[:length])
-            found = damages(folder, files(folder))
+            found = damages(folder)
             if file.suffix in (".csv", ".png"):
                 assert found == [], "nothing is made of it"
             else:
@@ -70,7 +70,7 @@ def test_every_cut_of_every_file_is_noticed(folder: Path) -> None:
             read_layers(folder)
             read_curve(folder)
         file.write_bytes(bytes(len(whole)))  # as some file systems leave it when power is lost
-        assert len(damages(folder, files(folder))) == (file.suffix not in (".csv", ".png")), name
+        assert len(damages(folder)) == (file.suffix not in (".csv", ".png")), name
         read_layers(folder)
         read_curve(folder)
         file.write_bytes(whole)
@@ -81,7 +81,7 @@ def test_damage_is_said_in_words(folder: Path) -> None:
     size = weights.stat().st_size
     weights.write_bytes(weights.read_bytes()[:-8])
     (folder / "result.json").write_text('{"metric": 0.')
-    assert damages(folder, files(folder)) == [
+    assert damages(folder) == [
         f"model/model.safetensors is cut short or not safetensors ({size - 8:,} bytes: "
         "Error while deserializing header: incomplete metadata, file not fully covered)",
         "result.json is not JSON (Expecting ',' delimiter: line 1 column 13 (char 12))",
