@@ -15,7 +15,7 @@ import pytest
 
 from maskfront import Study
 from orchestrator.errors import RunError
-from orchestrator.runs.records import load_optuna_study
+from orchestrator.runs.records import WORKER, load_optuna_study
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import storage_status
 from orchestrator.storage.connect import open_storage, read_storage
@@ -78,7 +78,7 @@ def test_one_that_is_at_work_can_be_looked_at_too(study: Study, tmp_path: Path) 
     run_study(scripted(study, "result"), trials=1, out=folder, device="cpu")
     outer = load_optuna_study(folder)
     with Heartbeat(outer, RunFolder(folder), "cpu") as beating:
-        outer.ask()
+        outer.ask().set_user_attr(WORKER, beating.record.name)
         take_away_writing(folder)
         lines = as_a_reader("status", folder)
         (folder / "workers").chmod(0o755)
