@@ -280,10 +280,10 @@ def own_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 
 
 def _is_own(trial: FrozenTrial) -> bool:
-    """Whether maskfront claimed an Optuna trial, and told its result if that is known, or may."""
-    told = RESULT if trial.state is TrialState.COMPLETE else WORKER
-    waits = trial.state is TrialState.WAITING
-    return waits or (trial.state in _STATES and told in trial.user_attrs)
+    """Whether maskfront claimed, failed or finished an Optuna trial, or may claim it."""
+    marks = {RESULT} if trial.state is TrialState.COMPLETE else {WORKER, FAILURE}
+    told = trial.state in _STATES and not marks.isdisjoint(trial.user_attrs)
+    return told or trial.state is TrialState.WAITING
 
 
 def foreign_trials(study: optuna.Study) -> tuple[int, ...]:
