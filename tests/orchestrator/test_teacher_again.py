@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from objectives.workbench import teacher
 from orchestrator.errors import RunError
+from orchestrator.runs.answers import check_teachers, write_rows
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study import Study
 from tests.launching import run_study
@@ -32,6 +34,20 @@ def comes_out_otherwise(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
     monkeypatch.setattr(teacher, "trained", other)
 
 
+def test_rounding_passes_and_another_fine_tuning_does_not(tmp_path: Path) -> None:
+    folder, draws = RunFolder(tmp_path), np.random.default_rng(0)
+    own = draws.normal(size=(64, 3)).astype(np.float32)
+    roles = {"select": own, "heldout": own}
+    write_rows(folder, {role: own.argmax(-1) for role in roles}, roles, {"": own, "b": 50 * own})
+    noise = draws.normal(size=own.shape).astype(np.float32)
+    check_teachers(folder, {"": own + 1e-3 * noise, "b": 50 * (own + 1e-3 * noise)})
+    check_teachers(RunFolder(tmp_path / "new"), {"": noise})
+    for others in ({"": own + 0.1 * noise, "b": 50 * own}, {"": own, "b": own}, {"": own * np.nan}):
+        with pytest.raises(RunError, match=r"made again, and its logits .* differ by \S+% of"):
+            check_teachers(folder, others)
+
+
+@pytest.mark.slow
 def test_a_teacher_that_comes_out_otherwise_is_refused(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,9 +18,10 @@ from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.runs.records import HOME, WANTED, RunRecord, load_optuna_study
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.storage.connect import read_storage
+from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.workers.heartbeat import WORKERS, WorkerRecord
 from orchestrator.workers.loop import work
+from orchestrator.workers.opening import bind_folder
 from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 
@@ -107,6 +108,21 @@ def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_
         run_study(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
 
 
+def test_a_copy_is_told_from_its_original_while_that_is_at_work(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    outer = optuna.create_study(study_name="s", storage=open_storage(url))
+    home, copy = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "copy")
+    home.path.mkdir()
+    bind_folder(home, outer, url)
+    shutil.copytree(home.path, copy.path)
+    with home.locked(), pytest.raises(RunError, match=r"copy', but in .*run "):
+        bind_folder(copy, outer, url)
+    bind_folder(copy, outer, url)  # as if moved to another disk
+    with copy.locked(), pytest.raises(RunError, match=r"run', but in .*copy "):
+        bind_folder(home, outer, url)
+
+
+@pytest.mark.slow
 def test_a_copy_of_a_folder_at_work_is_refused_and_a_moved_one_goes_on(
     study: Study, tmp_path: Path
 ) -> None:
