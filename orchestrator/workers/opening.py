@@ -90,14 +90,13 @@ def open_study(
     )
     outer = own_study(study.name, storage)
     if DEFINITION not in outer.user_attrs:
-        ask_first(outer, study)
         outer.set_user_attr(DEFINITION, definition)
     return outer
 
 
 def check_no_trials(folder: RunFolder) -> None:
     """Refuse a new study over the trials of one that is lost: their models would be replaced."""
-    if folder.trials.is_dir() and any(folder.trials.iterdir()):
+    if any(folder.trials.glob("*")):
         lost = folder.storage if folder.address.exists() else folder.database.name
         raise RunError(
             f"'{folder.path}' holds trials of a study whose database is gone; choose another "
@@ -108,10 +107,8 @@ def check_no_trials(folder: RunFolder) -> None:
 
 def _set_aside(folder: RunFolder, note: Callable[[str], object]) -> None:
     """Move away what is left of a run whose database is there and empty, as after a power cut."""
-    parts = (folder.trials, folder.rows, folder.bench)
-    if left := [
-        part for part in parts if part.is_file() or (part.is_dir() and any(part.iterdir()))
-    ]:
+    files = [file for file in (folder.rows, folder.bench) if file.exists()]
+    if left := [*folder.trials.glob("*"), *files]:
         lost = folder.path / f"lost-{secrets.token_hex(4)}"
         lost.mkdir()
         for part in left:

@@ -75,8 +75,8 @@ def test_the_trials_of_a_lost_database_are_not_replaced(study: Study, tmp_path: 
     run.database.touch()  # as after a power cut
     run_study(scripted(study, "result"), out=run.path, device="cpu")
     (lost,) = run.path.glob("lost-*")
-    assert {path.name for path in lost.iterdir()} == {"trials", "rows.safetensors"}
-    assert (lost / "trials" / "00000" / "result.json").read_bytes() == result
+    assert {path.name for path in lost.iterdir()} == {"00000", "rows.safetensors"}
+    assert (lost / "00000" / "result.json").read_bytes() == result
     for file in run.path.glob("study.db*"):
         file.unlink()
     (tmp_path / "copy.db").rename(run.database)
