@@ -153,7 +153,8 @@ class Claims:
         lost = 0
         for trial in running:
             owner = trial.user_attrs.get(WORKER, "")
-            if owner == self._worker or (owner in workers and owner not in dead):
+            alive = owner in workers and owner not in dead
+            if owner and (owner == self._worker or alive):
                 continue
             record = workers.get(owner)
             why = {LAST_SEEN: 0.0 if record is None else record.at}

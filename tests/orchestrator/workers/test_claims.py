@@ -22,7 +22,7 @@ from orchestrator.runs.records import FAILURE, HOME, POPULATION, RETRY_OF, WORKE
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study import Study
 from orchestrator.workers import heartbeat
-from orchestrator.workers.claims import DEATHS_ALONE, HALT, Claims, enqueue_again
+from orchestrator.workers.claims import DEATHS_ALONE, HALT, OWN, Claims, enqueue_again
 from orchestrator.workers.heartbeat import (
     GRACE,
     WORKERS,
@@ -280,6 +280,14 @@ def test_knobs_outlive_machines_that_die_with_their_launch(tmp_path: Path) -> No
             (trial,) = claims.take(1)
             assert (trial.params == knobs) == (death < 8)
             dies(trial, death)
+
+
+def test_a_trial_whose_worker_died_before_it_named_itself_is_failed(tmp_path: Path) -> None:
+    study = study_of(f"sqlite:///{tmp_path}/study.db")
+    study.enqueue_trial({"x": 0.1, "y": 0.5}, user_attrs=OWN)
+    study.ask()
+    Claims(study, RunFolder(tmp_path), SPACE, "", 1).fail_orphans()
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.WAITING]
 
 
 def test_a_launch_by_hand_asks_again_what_failed(study: Study) -> None:
