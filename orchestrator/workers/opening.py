@@ -130,11 +130,11 @@ def describe(outer: optuna.Study, study: Study, device: str, timeout: float | No
 def ask_first(outer: optuna.Study, study: Study) -> None:
     """Enqueue the knobs that the study begins with, unless a trial has them that did not fail.
     Where nothing is drawn, drop what an earlier launch has asked for and this one does not."""
-    trials = outer.get_trials(deepcopy=False)
-    for trial in trials if study.sampler is None else ():
-        asked = WARM_START in trial.user_attrs or knobs_of(trial) in study.first
-        if trial.state is TrialState.WAITING and not asked:
+    waiting = outer.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+    for trial in waiting if study.sampler is None else ():
+        if WARM_START not in trial.user_attrs and knobs_of(trial) not in study.first:
             fail_waiting(outer, trial, {FAILURE: "a later launch did not ask for it"})
+    trials = outer.get_trials(deepcopy=False)
     known = [knobs_of(trial).items() for trial in trials if trial.state is not TrialState.FAIL]
     for knobs in study.first:
         if not any(knobs.items() <= others for others in known):
