@@ -1,7 +1,12 @@
 """Where a trial runs, and how quiet the libraries are about it."""
 
 import gc
+import logging
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from typing import Literal, TypeVar
 
 import datasets
@@ -84,6 +89,24 @@ def quiet_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+
+
+@contextmanager
+def listening() -> Iterator[list[str]]:
+    """Collect the warnings of transformers, which `quiet_libraries` silences."""
+    texts: list[str] = []
+    root, handler = transformers.utils.logging.get_logger("transformers"), BufferingHandler(1000)
+    handlers, level = root.handlers, root.level
+    with warnings.catch_warnings(record=True, action="always") as raised:
+        root.handlers = [handler]
+        root.setLevel(logging.WARNING)
+        try:
+            yield texts
+        finally:
+            root.handlers = handlers
+            root.setLevel(level)
+    texts += [record.getMessage() for record in handler.buffer]
+    texts += [str(warning.message) for warning in raised]
 
 
 def out_of_memory(error: BaseException) -> bool:

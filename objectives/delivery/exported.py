@@ -4,20 +4,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import custom_object_save
 
 from objectives.engines.onnx_model import open_session, run_session
-from objectives.errors import UserError, first_line
+from objectives.errors import UserError
 from objectives.measures.evaluate import less_thresholds, metric_of, predict_with
 from objectives.students.bert.cutting import FOREIGN
 from objectives.students.bert.exporting import save_model, save_tokenizer
-from objectives.students.bert.pretrained import SEVERAL, load_tokenizer
+from objectives.students.bert.pretrained import SEVERAL, load_tokenizer, load_whole
 from objectives.students.families import family_of
 from objectives.students.family import Family
 from objectives.workbench.inputs import Inputs
@@ -63,18 +58,10 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
 def load_model(folder: Path) -> PreTrainedModel:
     """The classifier of an exported folder, in evaluation mode on the CPU; runs no code of it.
     Raises UserError where there is none."""
-    try:
-        with torch.random.fork_rng(devices=[]):
-            model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-                folder, use_safetensors=True, trust_remote_code=False, local_files_only=True
-            )
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = first_line(error)
-        if folder.is_dir() and not (folder / "config.json").is_file():
-            reason = "it has no config.json"
-        elif not folder.exists() and isinstance(error, OSError):
-            reason = "there is no such folder, and no such model in the hub's cache"
-        raise UserError(f"'{folder}': no classifier could be loaded from it ({reason})") from error
+    if not folder.is_dir():
+        raise UserError(f"'{folder}': there is no such folder of a model")
+    with torch.random.fork_rng(devices=[]):
+        model = load_whole(str(folder))
     model.train(False)
     return model
 

@@ -86,6 +86,11 @@ class Split:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    @property
+    def last_token(self) -> int:
+        """The largest number of a token in its rows and their padding."""
+        return max(self.pad_token_id, *map(max, filter(None, self.input_ids)))
+
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """(rows,): tokens of each row."""

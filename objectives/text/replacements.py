@@ -13,6 +13,7 @@ from objectives.device import to_device
 from objectives.errors import UserError
 from objectives.progress import Progress
 from objectives.students.bert import pretrained
+from objectives.students.loading import load
 from objectives.text.data import Split
 from objectives.text.word_vectors import WordVectors
 
@@ -96,7 +97,14 @@ def open_masked_lm(checkpoint: str) -> MaskedLM:
             f"segments, but knows {config.vocab_size} and {config.type_vocab_size}; "
             "use another BERT"
         )
+    _load(checkpoint, only_check=True)
     return MaskedLM(checkpoint, tokenizer, config.max_position_embeddings)
+
+
+def _load(checkpoint: str, *, only_check: bool = False) -> BertForMaskedLM:
+    config = pretrained.own_config(checkpoint)
+    with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
+        return load(BertForMaskedLM, checkpoint, config, other_heads=True, only_check=only_check)
 
 
 def find_options(
@@ -114,10 +122,7 @@ def find_options(
     several pieces the words whose vectors in `glove` are nearest, or, without it, whose embeddings
     in the masked LM are nearest to the mean of its pieces'. A word without any keeps itself.
     """
-    with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
-        model: BertForMaskedLM = BertForMaskedLM.from_pretrained(
-            masked_lm.checkpoint, use_safetensors=True, dtype=torch.float32
-        )
+    model = _load(masked_lm.checkpoint)
     model.eval().requires_grad_(False)
     to_device(model, device)
     spelled = {

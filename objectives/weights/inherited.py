@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 
 from objectives.errors import UserError, first_line
 from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.pretrained import own_config
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.loading import load
 
 
 def inherited(
@@ -22,10 +23,9 @@ def inherited(
     try:
         architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())
         with torch.random.fork_rng(devices=[]):  # making a model draws numbers
-            model = PrunedBertForSequenceClassification.from_pretrained(
-                folder / "model", use_safetensors=True, local_files_only=True
-            )
-    except (OSError, ValueError, SafetensorError) as error:
+            config = own_config(str(folder / "model"))
+            model = load(PrunedBertForSequenceClassification, str(folder / "model"), config)
+    except (OSError, ValueError) as error:
         raise UserError(
             f"'{folder}' has no trial's model to polish ({first_line(error)}); "
             "name a trial of this run"

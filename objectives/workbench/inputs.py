@@ -62,6 +62,8 @@ class Inputs:
     """Those of a teacher that is no model."""
     checkpoint_fingerprint: str
     student_fingerprint: str | None
+    notes: tuple[str, ...]
+    """On how checkpoints were read, for the user."""
     augmenter: Augmenter | None
     beside: Mapping[str, "Inputs"] = field(default_factory=dict)
     """The other tasks, by their names."""
@@ -150,6 +152,7 @@ def read_inputs(
     students = [student] if student else []
     for checkpoint in (*teacher.checkpoints, *students):
         check_lengths(checkpoint, task.max_length, seq_len)
+        pretrained.check_classifier(checkpoint)
     why = only_answers_of(teacher, student)
     if teacher.trials and not teacher.fine_tuned:
         raise UserError(
@@ -167,7 +170,10 @@ def read_inputs(
     check_labels(teacher, text.label_names, several=text.several)
     if student is not None and pretrained.has_classifier(student):
         pretrained.label_order(student, text.label_names, several=text.several)
-    read = {name: pretrained.load_tokenizer(name) for name in {own, *teacher.checkpoints}}
+    read, notes = {}, list[str]()
+    for name in dict.fromkeys((own, *teacher.checkpoints)):
+        read[name], warned = pretrained.read_tokenizer(name)
+        notes += [*warned, *pretrained.notes_on(name, read[name])]
     tokenizer = read[own]
     for checkpoint in {own, *students}:
         _check_segments(checkpoint, tokenizer, task)
@@ -189,6 +195,7 @@ def read_inputs(
         checkpoint_fingerprint=given.fingerprint if given else " + ".join(of_teacher),
         student_fingerprint=student
         and (whole(student, tokenizer) if why else pretrained.fingerprint(student)),
+        notes=tuple(notes),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
         beside={one.task.name: _read_beside(one, teacher, augmentation) for one in beside},
     )
@@ -296,7 +303,7 @@ def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: T
 
 def check_tokens(inputs: Inputs, splits: Iterable[Split]) -> None:
     """Tokens of the rows and of their padding: what else the tokenizer knows does not matter."""
-    last = max(max(s.pad_token_id, *map(max, filter(None, s.input_ids))) for s in splits)
+    last = max(split.last_token for split in splits)
     read = () if inputs.only_answers and inputs.student else inputs.teacher.checkpoints[:1]
     for checkpoint in filter(None, (*read, inputs.student)):
         pretrained.check_token(checkpoint, inputs.tokenizer, last)

@@ -283,7 +283,7 @@ def _rows(inputs: Inputs, session: Session) -> tuple[dict[str, Split], list[str]
     splits = {role: inputs.split(role) for role in ROLES}
     check_tokens(inputs, splits.values())
     of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
-    return splits, _told(session, *notes_on_rows(inputs, splits), *of_teacher)
+    return splits, _told(session, *inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
 
 
 def _told(session: Session, *notes: str | None) -> list[str]:

@@ -2,14 +2,14 @@
 classifiers of transformers what a teacher needs, which only answers."""
 
 import hashlib
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias, TypeGuard
 
 import torch
 from huggingface_hub import metadata_load
-from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -21,12 +21,21 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.initialization import no_init_weights
-from transformers.utils import cached_file
 
 from objectives.cache import content_key
+from objectives.device import listening
 from objectives.errors import UserError, a_few, did_you_mean, first_line
-from objectives.students.bert.adapters import ADAPTERS, settings_of
+from objectives.students.bert.adapters import ADAPTERS, as_bert, settings_of
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.loading import (
+    PICKLED,
+    find,
+    fingerprint_of_weights,
+    is_pickled,
+    load,
+    refuse_adapter,
+    stored,
+)
 
 Classifier: TypeAlias = BertForSequenceClassification | PrunedBertForSequenceClassification
 """A BERT with pooler and classifier, unpruned or cut."""
@@ -39,8 +48,10 @@ def is_cut(model: Classifier) -> TypeGuard[PrunedBertForSequenceClassification]:
 
 SEVERAL: Final = "multi_label_classification"
 """What transformers calls the problem of a text with several labels."""
-_WEIGHTS = "model.safetensors"
-_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spm.model")
+_TOKENIZERS = (
+    *("tokenizer.json", "vocab.txt", "vocab.json"),
+    *("sentencepiece.bpe.model", "spiece.model", "spm.model"),
+)
 _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twice"
 """What tokenizers of one vocabulary read differently: case, accents, characters, marks, spaces."""
 
@@ -55,7 +66,10 @@ def read_config(checkpoint: str) -> BertConfig:
             "maskfront prunes encoders that compute what BERT does: "
             f"{_listed(list(ADAPTERS), 'and')}"
         )
-    return own if isinstance(own, BertConfig) else ADAPTERS[own.model_type].config(own)
+    try:
+        return own if isinstance(own, BertConfig) else ADAPTERS[own.model_type].config(own)
+    except Exception as error:  # of fields that are no numbers
+        raise _useless(checkpoint, error) from error
 
 
 def is_bert(checkpoint: str) -> bool:
@@ -86,31 +100,72 @@ def load_classifier(
 
     `outputs` renames its outputs. Weights that it lacks are drawn from torch's random numbers.
     """
-    renamed: dict[str, object] = {}
+    # Not all kinds know the attention that transformers would choose.
+    fields: dict[str, object] = {} if is_bert(checkpoint) else {"_attn_implementation": "eager"}
     if outputs is not None:
-        renamed = {**_labels(outputs), "problem_type": problem_type}
-    model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint,
-        use_safetensors=True,
-        trust_remote_code=False,
-        # Whatever its config.json says, which may be code of the hub; not all know the first.
-        attn_implementation="sdpa" if is_bert(checkpoint) else "eager",
-        dtype=torch.float32,
-        **renamed,
-    )
+        fields |= {**_labels(outputs), "problem_type": problem_type}
+    model = load_whole(checkpoint, fields, new_head=not has_classifier(checkpoint))
     model.config.__dict__.pop("thresholds", None)  # each study chooses its own
     return model
 
 
+def check_classifier(checkpoint: str) -> None:
+    """Raise UserError where `load_classifier` would, without reading the weights."""
+    with torch.random.fork_rng(devices=[]):  # making a model draws numbers
+        model = load_whole(checkpoint, new_head=not has_classifier(checkpoint), only_check=True)
+    if not is_bert(checkpoint):
+        return
+    try:
+        as_bert(model)(torch.zeros(1, 2, dtype=torch.long))
+    except Exception as error:  # of settings that nothing reads before
+        raise _useless(checkpoint, error) from error
+
+
+def _useless(checkpoint: str, error: Exception) -> UserError:
+    return UserError(
+        f"model '{checkpoint}': its config.json cannot be used ({first_line(error)}); repair it, "
+        "or save it again"
+    )
+
+
+def load_whole(
+    checkpoint: str,
+    fields: Mapping[str, object] | None = None,
+    *,
+    new_head: bool = False,
+    only_check: bool = False,
+) -> PreTrainedModel:
+    """`loading.load` of transformers' own classifier for the checkpoint's kind, with these fields
+    of its configuration."""
+    config, files = own_config(checkpoint), stored(checkpoint)
+    if (layers := getattr(config, "num_hidden_layers", None) or 0) > len(files):
+        raise UserError(
+            f"model '{checkpoint}': its config.json asks for {layers:,} layers, and its files have "
+            f"{len(files)} weights; mend config.json"
+        )
+    empty = _empty(checkpoint, config)
+    for name, value in (fields or {}).items():
+        setattr(empty.config, name, value)
+    kind = type(empty)
+    return load(kind, checkpoint, empty.config, new_head=new_head, only_check=only_check)
+
+
 def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
     """The tokenizer that lies beside a checkpoint."""
+    return read_tokenizer(checkpoint)[0]
+
+
+def read_tokenizer(checkpoint: str) -> tuple[PreTrainedTokenizerBase, list[str]]:
+    """`load_tokenizer`, and a note for each warning: it may read otherwise without a package."""
     # Without its files transformers would make up a tokenizer that knows no word.
     if not has_tokenizer(checkpoint):
         raise UserError(f"model '{checkpoint}': it has no tokenizer ({_listed(_TOKENIZERS, 'or')})")
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            checkpoint, trust_remote_code=False
-        )
+        with listening() as warned:
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+                checkpoint, trust_remote_code=False
+            )
+            tokenizer(_PROBE)
     except Exception as error:  # its files make transformers raise almost anything
         raise UserError(
             f"model '{checkpoint}': its tokenizer cannot be loaded ({first_line(error)}); "
@@ -119,20 +174,48 @@ def load_tokenizer(checkpoint: str) -> PreTrainedTokenizerBase:
     tokenizer.init_kwargs.pop("auto_map", None)  # code of its own, which was not run
     if tokenizer.pad_token is None:  # as of many decoders; padding is masked, whatever it is
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-    return tokenizer
+    return tokenizer, [f"the tokenizer of '{checkpoint}': {' '.join(w.split())}" for w in warned]
+
+
+def notes_on(checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+    """Notes for the user on weights that code could hide in, and on tokens without an embedding."""
+    rows = _vocabulary(checkpoint)
+    if beyond := [token for token, number in tokenizer.get_vocab().items() if number >= rows]:
+        yield (
+            f"the tokenizer of '{checkpoint}' has {len(beyond):,} tokens without an embedding in "
+            f"the model: {a_few(sorted(beyond))}; a text with one is not answered: call "
+            "model.resize_token_embeddings(len(tokenizer)), and save the model again"
+        )
+    if is_pickled(checkpoint):
+        yield (
+            f"the weights of '{checkpoint}' are read from {PICKLED} by torch's restricted loader, "
+            "which runs no code"
+        )
+
+
+def _vocabulary(checkpoint: str) -> float:
+    """How many tokens a checkpoint has embeddings of; CANINE reads any."""
+    config = own_config(checkpoint)
+    return getattr(config.get_text_config(), "vocab_size", None) or math.inf
 
 
 def has_tokenizer(checkpoint: str) -> bool:
     """Whether there is one beside the checkpoint."""
-    return any(_find(checkpoint, name) for name in _TOKENIZERS)
+    return any(find(checkpoint, name) for name in _TOKENIZERS)
 
 
 def has_classifier(checkpoint: str) -> bool:
     """Whether the checkpoint was fine-tuned: it holds the weights of a classifier of texts. Raises
     UserError if it holds another kind of classifier, such as one of tokens."""
-    config, names = own_config(checkpoint), _weight_names(checkpoint)
-    known = ADAPTERS.get(config.model_type)
-    if names.issuperset(known.head if known else _head_of(checkpoint, config)):
+    config, names = own_config(checkpoint), stored(checkpoint).keys()
+    if _architecture(config).endswith("ForSequenceClassification"):
+        return True
+    if known := ADAPTERS.get(config.model_type):
+        head = {*known.head}
+    else:
+        model = _empty(checkpoint, config)
+        head = {n for n in model.state_dict() if not n.startswith(f"{model.base_model_prefix}.")}
+    if names >= head:
         return True
     if any(name.startswith("classifier.") for name in names):
         raise UserError(
@@ -142,23 +225,26 @@ def has_classifier(checkpoint: str) -> bool:
     return False
 
 
-def _head_of(checkpoint: str, config: PreTrainedConfig) -> set[str]:
-    """The weights that only a classifier of texts has, of a kind without an adapter."""
+def _empty(checkpoint: str, config: PreTrainedConfig) -> PreTrainedModel:
+    """A classifier of texts of the checkpoint's kind, without weights."""
     try:
         with torch.device("meta"), no_init_weights():
-            model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
-    except (TypeError, ValueError) as error:
+            model: PreTrainedModel = AutoModelForSequenceClassification.from_config(
+                config, trust_remote_code=False
+            )
+    except Exception as error:  # a config.json makes transformers raise almost anything
+        if "Unrecognized configuration class" not in str(error):
+            raise _useless(checkpoint, error) from error
         raise UserError(
             f"model '{checkpoint}': transformers has no classifier of texts of its kind "
             f"({first_line(error)}); use another model"
         ) from error
-    base = f"{model.base_model_prefix}."
-    return {name for name in model.state_dict() if not name.startswith(base)}
+    return model
 
 
 def has_mlm_head(checkpoint: str) -> bool:
     """Whether the checkpoint can fill in masked words: it holds the head of pretraining."""
-    return "cls.predictions.transform.dense.weight" in _weight_names(checkpoint)
+    return "cls.predictions.transform.dense.weight" in stored(checkpoint)
 
 
 def output_names(checkpoint: str) -> list[str]:
@@ -263,12 +349,6 @@ def fingerprint(checkpoint: str) -> str:
     return content_key({"weights": fingerprint_of_weights(checkpoint), "settings": settings})
 
 
-def fingerprint_of_weights(checkpoint: str) -> str:
-    """SHA-256 of the checkpoint's weights, hexadecimal, shortened to 16 digits."""
-    with _weights(checkpoint).open("rb") as weights:
-        return hashlib.file_digest(weights, "sha256").hexdigest()[:16]
-
-
 def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> str:
     """`fingerprint`, and of the checkpoint's tokenizer the vocabulary and how it reads a line.
 
@@ -280,7 +360,7 @@ def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBa
 
 def check_token(checkpoint: str, tokenizer: PreTrainedTokenizerBase, last: int) -> None:
     """Raise UserError if the checkpoint has no embedding of the token of this number."""
-    known = own_config(checkpoint).vocab_size
+    known = _vocabulary(checkpoint)
     if last >= known:
         raise UserError(
             f"model '{checkpoint}': its vocab_size is {known:,}, but the tokenizer gives the token "
@@ -291,7 +371,7 @@ def check_token(checkpoint: str, tokenizer: PreTrainedTokenizerBase, last: int) 
 
 def license_of(checkpoint: str) -> str | None:
     """What the model card beside a checkpoint says of its license; None where it says nothing."""
-    card = _find(checkpoint, "README.md")
+    card = find(checkpoint, "README.md")
     if card is None:
         return None
     try:
@@ -305,7 +385,9 @@ def own_config(checkpoint: str) -> PreTrainedConfig:
     """The configuration of a checkpoint of any kind. Raises UserError if there is none."""
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
+        config.get_text_config().to_dict()  # it may be anything
     except Exception as error:  # a config.json makes transformers raise almost anything
+        refuse_adapter(checkpoint)
         reason = first_line(error).rstrip(":")
         problem = f"its config.json cannot be read ({reason}); repair it, or save it anew"
         if not Path(checkpoint).is_dir():
@@ -318,8 +400,15 @@ def own_config(checkpoint: str) -> PreTrainedConfig:
     if getattr(config, "transformers_weights", None):
         raise UserError(
             f"model '{checkpoint}': its config.json names another file of weights "
-            f"(transformers_weights); remove that entry, and call the file {_WEIGHTS}"
+            "(transformers_weights); remove that entry, and call the file model.safetensors"
         )
+    if getattr(config, "quantization_config", None):
+        raise UserError(
+            f"model '{checkpoint}': its weights are quantised (quantization_config in its "
+            "config.json); save it in float32: model.dequantize().save_pretrained(FOLDER)"
+        )
+    config._attn_implementation = None  # a config.json may name code of the hub
+    config.chunk_size_feed_forward = 0  # texts are of all lengths, not of multiples
     return config
 
 
@@ -334,33 +423,8 @@ def _labels(names: Sequence[str]) -> dict[str, object]:
 
 
 def _architecture(config: PreTrainedConfig) -> str:
-    return str((config.architectures or [config.model_type])[0])
-
-
-def _weight_names(checkpoint: str) -> set[str]:
-    path = _weights(checkpoint)
-    try:
-        with safe_open(path, framework="numpy") as weights:
-            return set(weights.keys())
-    except SafetensorError as error:
-        raise UserError(f"model '{checkpoint}': {path.name} cannot be read ({error})") from error
-
-
-def _weights(checkpoint: str) -> Path:
-    found = _find(checkpoint, _WEIGHTS)
-    if found is None:
-        raise UserError(
-            f"model '{checkpoint}': it has no {_WEIGHTS}; maskfront only reads safetensors "
-            f"(save_pretrained of transformers writes it)"
-        )
-    return Path(found)
-
-
-def _find(checkpoint: str, name: str) -> str | None:
-    try:
-        return cached_file(checkpoint, name)
-    except (OSError, ValueError):
-        return None
+    names = config.architectures
+    return str(names[0]) if isinstance(names, list) and names else config.model_type
 
 
 def _listed(names: Sequence[str], last: str) -> str:

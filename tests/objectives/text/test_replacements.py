@@ -9,6 +9,7 @@ from shutil import copytree
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizer
 
@@ -191,3 +192,10 @@ def test_a_model_of_one_segment_is_refused(copied: Path) -> None:
     config.type_vocab_size = 1
     config.save_pretrained(copied)
     refused(copied, "and 2 segments, but knows 57 and 1; use another BERT")
+
+
+def test_a_masked_lm_without_one_of_its_weights_is_refused(copied: Path) -> None:
+    weights = load_file(copied / "model.safetensors")
+    del weights["bert.encoder.layer.1.output.dense.bias"]
+    save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
+    refused(copied, r"its files lack the weight 'bert\.encoder\.layer\.1\.output\.dense\.bias'")

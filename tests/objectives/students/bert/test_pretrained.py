@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -19,7 +20,9 @@ from objectives.students.bert.pretrained import (
     has_classifier,
     load_classifier,
     load_tokenizer,
+    notes_on,
     read_config,
+    read_tokenizer,
 )
 from objectives.workbench.workbench import Workbench
 from tests.conftest import SPECIAL
@@ -166,12 +169,10 @@ def test_a_config_that_was_cut_short_is_named(copied: Path) -> None:
         read_config(str(copied))
 
 
-def test_a_checkpoint_without_safetensors_is_refused(copied: Path) -> None:
-    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+def test_a_checkpoint_without_weights_is_refused(copied: Path) -> None:
+    (copied / "model.safetensors").unlink()
     for read in (has_classifier, fingerprint):
-        with pytest.raises(
-            UserError, match=r"it has no model\.safetensors; .* only reads safetensors"
-        ):
+        with pytest.raises(UserError, match=r"it has neither model\.safetensors nor pytorch_model"):
             read(str(copied))
 
 
@@ -187,6 +188,26 @@ def test_a_checkpoint_without_tokenizer_is_refused(copied: Path) -> None:
         file.unlink()
     with pytest.raises(UserError, match="no tokenizer"):
         load_tokenizer(str(copied))
+
+
+def test_a_tokenizer_that_reads_otherwise_without_a_package_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "emoji", None)
+    (tmp_path / "vocab.txt").write_text("joy 1\n")
+    (tmp_path / "bpe.codes").write_text("j o 1\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertweetTokenizer"}')
+    _, (note,) = read_tokenizer(str(tmp_path))
+    assert note.startswith(f"the tokenizer of '{tmp_path}': emoji is not installed")
+    assert "".join(capfd.readouterr()) == ""
+
+
+def test_tokens_without_an_embedding_are_noted(copied: Path) -> None:
+    tokenizer = load_tokenizer(str(copied))
+    assert list(notes_on(str(copied), tokenizer)) == []
+    tokenizer.add_tokens(["<url>", "<user>"])
+    (note,) = notes_on(str(copied), tokenizer)
+    assert "has 2 tokens without an embedding in the model: '<url>', '<user>'; a text" in note
 
 
 def test_no_code_of_a_checkpoint_is_run_or_passed_on(
