@@ -15,6 +15,7 @@ from transformers import (
     AlbertConfig,
     AutoModel,
     AutoModelForSequenceClassification,
+    BartConfig,
     DebertaV2Config,
     LlamaConfig,
     ModernBertConfig,
@@ -52,6 +53,22 @@ _KINDS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], str, dict[str, A
         {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24, "initializer_range": 0.5},
         _ENDS,
         {"padding_side": "left", "model_input_names": _TYPES},
+    ),
+    "bart": (
+        BartConfig,
+        {
+            "d_model": 16,
+            **{
+                f"{side}_{size}": number
+                for side in ("encoder", "decoder")
+                for size, number in {"layers": 1, "attention_heads": 2, "ffn_dim": 24}.items()
+            },
+            "max_position_embeddings": 64,
+            "init_std": 0.5,
+            "decoder_start_token_id": 2,
+        },
+        _BOTH,
+        {"eos_token": "</s>"},
     ),
     "llama": (LlamaConfig, _SIZES, "<s> $A", {"pad_token": None, "eos_token": "</s>"}),
 }

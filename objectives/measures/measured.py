@@ -20,8 +20,10 @@ def measured_flops(model: PreTrainedModel, seq_len: int, *, meta: bool = True) -
     device if it runs there, with attention in plain matmuls, as torch sees no other everywhere."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     shadows = {name: tensor.to("meta") if meta else tensor for name, tensor in tensors}
-    device = "meta" if meta else model.device
-    tokens = torch.ones(1, seq_len, dtype=torch.long, device=device)
+    tokens = torch.ones(1, seq_len, dtype=torch.long)
+    if model.config.is_encoder_decoder:  # it answers at the end of the text
+        tokens[:, -1] = model.config.eos_token_id
+    tokens = tokens.to("meta" if meta else model.device)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         functional_call(model, shadows, kwargs={"input_ids": tokens})
     return int(counter.get_total_flops())

@@ -10,19 +10,20 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from objectives.cache import atomic_write, content_key, made_anew
 from objectives.combining.members import CONFIDENCE
-from objectives.device import Precision, autocast, matmul_dtype, to_device
+from objectives.device import Precision, autocast, matmul_dtype, out_of_memory, to_device
 from objectives.errors import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ShareBelowOne,
     UserError,
+    a_few,
     check_ranges,
     check_types,
     first_line,
@@ -222,7 +223,7 @@ def fine_tuned(
     if folder.is_dir():
         try:
             return load(str(folder))
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError) as error:
             session.progress.note(made_anew(folder, first_line(error)))
     tokenizer = pretrained.load_tokenizer(checkpoint)
     model = make() if make else trained(teacher, checkpoint, label_names, tokenizer, train, session)
@@ -250,16 +251,18 @@ def check_labels(teacher: Teacher, names: Sequence[str], *, several: bool = Fals
         pretrained.label_order(checkpoint, names, several=several)
 
 
-def check_answers(teacher: Teacher, *answers: Tensor | float) -> None:
-    """Raise UserError if a logit of the teacher, or a metric of its logits, is nan or infinite."""
-    if all(torch.as_tensor(answer).isfinite().all() for answer in answers):
+def check_answers(teacher: Teacher, logits: Tensor, texts: Sequence[tuple[str, ...]]) -> None:
+    """Raise UserError if a logit (rows, C) of the teacher is nan or infinite."""
+    wrong = (~logits.isfinite().all(-1)).nonzero().flatten().tolist()
+    if not wrong:
         return
     remedy = "repair its checkpoint"
     if teacher.fine_tuned:
         rate = f"Teacher.learning_rate, now {teacher.learning_rate:g}"
         remedy = f"fine-tune it at a lower learning rate ({rate}), or repair the checkpoint"
     raise UserError(
-        f"teacher '{teacher.name}': its answers are not finite (nan or infinite); {remedy}"
+        f"teacher '{teacher.name}': its answers to {len(wrong):,} of {len(logits):,} texts are not "
+        f"finite (nan or infinite), such as to {a_few(texts[wrong[0]])}; {remedy}"
     )
 
 
@@ -360,13 +363,27 @@ class Reading(nn.Module):
         self.model, self.config = model, model.config
         known = signature(model.forward).parameters
         self.names = [n for n in INPUTS if n in known and n in tokenizer.model_input_names]
-        if self.config.pad_token_id is None:  # by which a decoder finds the last token
-            self.config.pad_token_id = tokenizer.pad_token_id
+        self.tokenizer = tokenizer
+        for config in (self.config, self.config.get_text_config()):
+            config.pad_token_id = tokenizer.pad_token_id  # by which a decoder finds the last token
 
     def forward(self, return_dict: bool = True, **inputs: Tensor) -> Any:
-        """What the classifier gives."""
+        """Output of the classifier. Raises UserError for a text that it cannot answer alone."""
         own = {name: inputs[name].long() for name in self.names}  # XLNet's mask is of numbers
-        return self.model(**own, return_dict=return_dict)
+        try:
+            return self.model(**own, return_dict=return_dict)
+        except Exception as error:
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+                raise
+            if len(own["input_ids"]) > 1:  # BART takes no texts of one and of two ends together
+                rows = zip(*(tensor.split(1) for tensor in own.values()), strict=True)
+                alone = [self(**dict(zip(own, row, strict=True))).logits for row in rows]
+                return SequenceClassifierOutput(logits=torch.cat(alone))
+            text = str(self.tokenizer.decode(own["input_ids"][0], skip_special_tokens=True))
+            raise UserError(
+                f"the teacher ({self.config.model_type}) cannot answer the text "
+                f"{a_few([text])} ({first_line(error)}); mend it, or leave it out of the data"
+            ) from error
 
 
 def trained(
@@ -390,6 +407,7 @@ def trained(
         if train.several:
             problem_type = pretrained.SEVERAL
         model = pretrained.load_classifier(checkpoint, label_names, problem_type)
+        padding = model.config.pad_token_id  # saved as it was: RoBERTa's positions begin there
         reading = to_device(Reading(model, tokenizer), device).train()
         dtype = matmul_dtype(teacher.precision, device)
         an_epoch = -(-len(train) // teacher.batch_size)
@@ -409,4 +427,5 @@ def trained(
             if judge is not None and step % an_epoch == 0:
                 judge(reading.eval())
                 reading.train()
+    model.config.pad_token_id = padding
     return model

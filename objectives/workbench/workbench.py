@@ -185,8 +185,9 @@ def prepare(
     if BITS[engine] != FULL_BITS and bert is not None:
         served = answers_of(engine, bert, judging, session.device)
     labels = tuple(inputs.text.label_names) if inputs.task.own_thresholds else ()
+    for role, logits in {**answers, **served}.items():
+        check_answers(inputs.teacher, logits, inputs.text.roles[role].texts)
     unpruned = score_of(served, answers, judging, inputs.task.metric, labels, **of_teacher)
-    check_answers(inputs.teacher, unpruned.metric, unpruned.heldout_metric)
     weak = weak_teacher_note(
         inputs.teacher,
         inputs.task.metric,
@@ -208,7 +209,7 @@ def prepare(
     words, more = _words(inputs, splits["select"], judged["select"], session)
     notes += more
     teacher_logits = answering.said(train, texts, "train")
-    check_answers(inputs.teacher, teacher_logits)
+    check_answers(inputs.teacher, teacher_logits, texts.texts)
     train = train.answered(teacher_logits)
     if student is not None and inputs.student is not None and not has_classifier(inputs.student):
         _solve_classifier(student, train, teacher_logits, session.device)

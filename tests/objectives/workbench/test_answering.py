@@ -65,6 +65,55 @@ def test_a_classifier_of_any_kind_answers_as_in_transformers(
     )
 
 
+def answers_of(folder: str, task: Task, cache: Path, *texts: str) -> torch.Tensor:
+    """Logits of a teacher for the selection rows, after these texts."""
+    inputs = read_inputs(task, Teacher(checkpoint=folder))
+    rows = inputs.text.roles["select"]
+    rows = replace(rows, texts=[*((text,) for text in texts), *rows.texts[len(texts) :]])
+    inputs = replace(inputs, text=replace(inputs.text, roles={**inputs.text.roles, "select": rows}))
+    answering = inputs.answering(inputs.split("train"), Session(cache=cache))
+    return answering.said(inputs.split("select"), rows, "select")
+
+
+def test_a_decoder_finds_the_last_word_by_the_padding_of_its_tokenizer(
+    task: Task, tmp_path: Path
+) -> None:
+    folder = write_classifier("llama", tmp_path / "llama", NAMES)
+    expected = answers_of(folder, task, tmp_path / "cache")
+    settings = json.loads((tmp_path / "llama" / "config.json").read_text())
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(settings | {"pad_token_id": 7}))
+    assert torch.equal(answers_of(folder, task, tmp_path / "cache"), expected)
+
+
+def test_fine_tuning_keeps_the_padding_that_positions_begin_at(task: Task, tmp_path: Path) -> None:
+    folder = Path(write_variant("roberta", tmp_path / "roberta"))
+    padding = json.loads((folder / "config.json").read_text())["pad_token_id"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = tokenizer.unk_token
+    tokenizer.save_pretrained(folder)
+    assert tokenizer.pad_token_id != padding
+    inputs = read_inputs(task, Teacher(checkpoint=str(folder), epochs=1))
+    inputs.answering(inputs.split("train"), Session(cache=tmp_path / "cache"))
+    (saved,) = (tmp_path / "cache").glob("*/config.json")
+    assert json.loads(saved.read_text())["pad_token_id"] == padding
+
+
+def test_texts_of_several_ends_are_answered_one_by_one(task: Task, tmp_path: Path) -> None:
+    folder = write_classifier("bart", tmp_path / "bart", NAMES)
+    texts = ["joy </s> bab", "grief bel </s> </s> dab"]
+    logits = answers_of(folder, task, tmp_path / "cache", *texts)
+    wanted = logits_of_transformers(folder, texts)
+    torch.testing.assert_close(logits[:2], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_text_that_a_teacher_cannot_answer_is_named(task: Task, tmp_path: Path) -> None:
+    folder = write_classifier("bart", tmp_path / "bart", NAMES)
+    file = tmp_path / "bart" / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "post_processor": None}))
+    with pytest.raises(UserError, match=r"\(bart\) cannot answer the text '.*joy.*<eos> token"):
+        answers_of(folder, task, tmp_path / "cache", *["joy </s>"] * 39, "bab joy")
+
+
 def test_an_ensemble_says_the_mean_of_the_probabilities(task: Task, tmp_path: Path) -> None:
     folders = [
         write_classifier("modernbert", tmp_path / "one", TURNED),
