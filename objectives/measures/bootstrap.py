@@ -1,21 +1,21 @@
 """How sure a metric is: an interval by the bootstrap over the rows of its split."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.metric import Labels, Metric, metric_value, pearson_spearman
+from objectives.metric import Labels, Metric, correlations, metric_value
 
 RESAMPLES = 500
 FEWEST = 5
 """Rows of a class that a bootstrap can say something of."""
 _LEVEL = 0.95
-_AT_ONCE = 2**18
-"""Drawn rows that are held at once."""
+_AT_ONCE, _COLUMNS = 2**18, 2**23
+"""Numbers held at once: of drawn rows, and of what the rows of several models add to their sums."""
 
 Interval = tuple[float, float]
 """Lower and upper end."""
@@ -75,59 +75,72 @@ def resampled_metrics(
     """The metric on each sample of the bootstrap, (500,); `classes` are those of the task. Sample i
     is made of the same rows at every call: the differences of what two models of one split get are
     those of a paired bootstrap."""
-    generator = np.random.default_rng(0)
-    rows = len(labels)
-    draws = (generator.integers(rows, size=rows) for _ in range(RESAMPLES))
-    if metric in ("accuracy", "agreement"):
-        right = labels == predictions
-        right = right if right.ndim == 1 else right.all(1)
-        return np.array([right[drawn].mean() for drawn in draws])
+    (found,) = resampled_together(metric, labels, [predictions], classes)
+    return np.asarray(found)
+
+
+def resampled_together(
+    metric: Metric, labels: Labels, models: Sequence[Labels], classes: int = 2
+) -> Floats:
+    """`resampled_metrics` of the predictions of several models, (M, 500): samples are drawn once
+    for as many as memory holds."""
+    found: list[Floats] = []
     if metric == "pearson_spearman":
-        return _pearson_spearman(labels, predictions, draws)
+        for predictions in models:
+            drawn = _drawn(len(labels))
+            found.append(np.concatenate([correlations(labels, predictions, own) for own in drawn]))
+        return np.stack(found)
+    # The others are decided by sums over rows, so by how often a sample has each row: a product.
+    at_once = max(1, _COLUMNS // labels.size)
+    for start in range(0, len(models), at_once):
+        some = models[start : start + at_once]
+        columns = [_columns(metric, labels, predictions) for predictions in some]
+        ends = np.cumsum([own.shape[1] for own in columns])
+        columns_NK = np.concatenate(columns, axis=1, dtype=np.float32)  # whole numbers: exact
+        sums_RK = np.concatenate([drawn @ columns_NK for drawn in _drawn(len(labels))])
+        for own_RK, predictions in zip(np.split(sums_RK, ends[:-1], axis=1), some, strict=True):
+            found.append(_value(metric, own_RK.astype(np.float64), labels, predictions, classes))
+    return np.stack(found)
+
+
+def _drawn(rows: int) -> Iterator[NDArray[np.float32]]:
+    """How often each sample has each row, (samples, rows), some samples at once."""
+    generator, at_once = np.random.default_rng(0), max(1, _AT_ONCE // rows)
+    for start in range(0, RESAMPLES, at_once):
+        draws = [generator.integers(rows, size=rows) for _ in range(RESAMPLES)[start:][:at_once]]
+        yield np.stack([np.bincount(drawn, minlength=rows) for drawn in draws]).astype(np.float32)
+
+
+def _columns(metric: Metric, labels: Labels, predictions: Labels) -> NDArray[Any]:
+    """What each row adds to the sums that decide the metric, (rows, K)."""
+    if metric in ("accuracy", "agreement"):
+        same = labels == predictions
+        return np.asarray(same.reshape(len(labels), -1).all(1, keepdims=True))
     if labels.ndim == 2:
-        return _f1_of_several(labels, predictions, draws, micro=metric == "micro_f1")
-    # The others know a row by its label and prediction alone: that is, by how often each pair of
-    # them was drawn. A call of scikit-learn for each sample takes 20 to 150 times as long.
-    pairs, pair_of_row = np.unique(np.stack([labels, predictions]), axis=1, return_inverse=True)
-    counts = [np.bincount(pair_of_row[drawn], minlength=pairs.shape[1]) for drawn in draws]
-    counts_RP = np.array(counts, dtype=np.float64)  # whole numbers, as floats are multiplied faster
-    own = np.unique(pairs)
-    truth_PC, said_PC = ((side[:, None] == own).astype(np.float64) for side in pairs)
-    of_class_RC, said_RC = counts_RP @ truth_PC, counts_RP @ said_PC
-    right_RC = counts_RP @ (truth_PC * said_PC)
+        return np.hstack([labels * predictions, labels + predictions])
+    own = np.unique([labels, predictions])
+    truth_NC, said_NC = (side[:, None] == own for side in (labels, predictions))
+    return np.hstack([truth_NC, said_NC, truth_NC & said_NC])
+
+
+def _value(
+    metric: Metric, sums_RK: Floats, labels: Labels, predictions: Labels, classes: int
+) -> Floats:
+    """The metric of each sample, from its sums of `_columns`."""
+    if metric in ("accuracy", "agreement"):
+        return sums_RK[:, 0] / len(labels)
+    if labels.ndim == 2:
+        both_RC, either_RC = np.split(sums_RK, 2, axis=1)
+        if metric == "micro_f1":
+            both_RC, either_RC = (own.sum(1, keepdims=True) for own in (both_RC, either_RC))
+        # 0 of a label that is neither there nor said, as scikit-learn has it.
+        f1_RC = np.divide(2 * both_RC, either_RC, out=np.zeros_like(both_RC), where=either_RC > 0)
+        return np.asarray(f1_RC.mean(1))
+    of_class_RC, said_RC, right_RC = np.split(sums_RK, 3, axis=1)
     if metric == "mcc":
         return _matthews(of_class_RC, said_RC, right_RC.sum(1))
+    own = np.unique([labels, predictions])
     return _f1(of_class_RC, said_RC, right_RC, own if (metric, classes) == ("f1", 2) else None)
-
-
-def _pearson_spearman(
-    labels: Labels, predictions: Labels, draws: Iterator[NDArray[np.int64]]
-) -> Floats:
-    """As `metric_value` has it, of each sample, some at once: one by one they take 20 times as long
-    where rows are few."""
-    if not np.isfinite(predictions).all():
-        return np.full(RESAMPLES, np.nan)
-    found = []
-    while some := list(islice(draws, max(1, _AT_ONCE // len(labels)))):
-        drawn_RN = np.stack(some)
-        found.append(pearson_spearman(labels[drawn_RN], predictions[drawn_RN]))
-    return np.concatenate(found)
-
-
-def _f1_of_several(
-    labels: Labels, predictions: Labels, draws: Iterator[NDArray[np.int64]], *, micro: bool
-) -> Floats:
-    """Micro or macro F1 of each sample of rows with several labels; 0 of a label that is neither
-    there nor said, as scikit-learn has it."""
-    both, either = labels * predictions, labels.astype(np.int64) + predictions
-    found = []
-    for drawn in draws:
-        twice_C, either_C = 2.0 * both[drawn].sum(0), either[drawn].sum(0)
-        if micro:
-            twice_C, either_C = twice_C.sum(keepdims=True), either_C.sum(keepdims=True)
-        f1_C = np.divide(twice_C, either_C, out=np.zeros(len(twice_C)), where=either_C > 0)
-        found.append(f1_C.mean())
-    return np.array(found)
 
 
 def _matthews(of_class_RC: Floats, said_RC: Floats, right_R: Floats) -> Floats:

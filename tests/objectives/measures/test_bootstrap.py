@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from objectives.measures.bootstrap import FEWEST, bootstrap_interval, resampled_metrics
+from objectives.measures import bootstrap
+from objectives.measures.bootstrap import (
+    FEWEST,
+    bootstrap_interval,
+    resampled_metrics,
+    resampled_together,
+)
 from objectives.metric import Metric, metric_value
 
 
@@ -119,6 +125,18 @@ def test_models_of_one_split_meet_the_same_samples() -> None:
     assert (otherwise != said).sum() == (said != truth).sum() > 50
     one, other = (bootstrap_interval("accuracy", truth, model) for model in (said, otherwise))
     assert one == other
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "mcc", "pearson_spearman"])
+def test_models_together_get_what_each_gets_alone(
+    metric: Metric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where memory holds two of five at once, and where one never names a class."""
+    truth, said = answers(60, 0.7, 3)
+    models = [*(np.roll(said, places) for places in range(4)), np.zeros_like(truth)]
+    alone = [resampled_metrics(metric, truth, said, 3) for said in models]
+    monkeypatch.setattr(bootstrap, "_COLUMNS", 2 * len(truth))
+    np.testing.assert_array_equal(resampled_together(metric, truth, models, 3), alone)
 
 
 def test_differences_of_samples_are_paired() -> None:
