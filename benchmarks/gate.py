@@ -82,7 +82,7 @@ def pool_of(run: RunRecord) -> Pool:
     assert judged is not None, "the run kept no rows"
     logits: dict[int | None, Mapping[str, Logits]] = {None: judged.unpruned}
     for trial in run.finished:
-        kept = read_answers(run, trial)
+        kept = read_answers(run, trial.number)
         assert kept is not None, f"trial {trial.number} kept no answers"
         logits[trial.number] = kept
 

@@ -31,6 +31,7 @@ from orchestrator.runs.records import (
     pareto_front,
     run_names,
     trial_record,
+    trials_of,
 )
 from orchestrator.runs.results import DIVERGENCE, ratio_text
 from orchestrator.runs.run_folder import RunFolder
@@ -125,7 +126,7 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     Raises RunError if it is another tool's."""
     if folder is None and DEFINITION not in study.user_attrs:
         raise RunError(f"maskfront did not make the study '{study.study_name}'")
-    trials, wanted = study.get_trials(deepcopy=False), study.user_attrs.get(WANTED)
+    trials, wanted = trials_of(study), study.user_attrs.get(WANTED)
     records = [trial_record(trial) for trial in trials if trial.state is not TrialState.WAITING]
     rate = trials_per_second(records)
     workers = [record for record in workers_of(study).values() if not record.ended]

@@ -25,7 +25,7 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
     answers = {
         trial.number: (trial.result.cost, kept)
         for trial in run.front[:: -(-len(run.front) // _MOST) or 1]
-        if (kept := read_answers(run, trial)) is not None
+        if (kept := read_answers(run, trial.number)) is not None
     }
     rows = Rows(
         metric=run.definition["task.metric"],  # type: ignore[arg-type]

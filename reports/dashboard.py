@@ -6,8 +6,7 @@ All of it lies in the Optuna study, so that any dashboard on the storage shows i
 import hashlib
 import warnings
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import optuna
 import plotly.graph_objects as go
@@ -16,15 +15,16 @@ from optuna_dashboard import save_note, save_plotly_graph_object
 from optuna_dashboard._note import (  # its own asks the storage each time
     get_note_from_system_attrs,
     note_ver_key,
+    split_body,
 )
 
-from orchestrator.optuna_private import id_of, set_system_attribute, storage_of, system_attributes
+from orchestrator.optuna_private import set_system_attribute, system_attributes
 from orchestrator.runs.records import RunRecord, TrialRecord, load_optuna_study
 from orchestrator.runs.results import divergence_texts, divergence_words, markdown
 from orchestrator.runs.sizes import in_numbers
 from reports.figures.front import front_figure
-from reports.overlay import overlay
-from reports.pareto import answer, pareto_view, percent
+from reports.overlay import Overlay, overlay
+from reports.pareto import ParetoView, answer, percent
 from reports.recommended import recommendations
 
 FRONT = "front"
@@ -34,24 +34,25 @@ _OWN_NOTES = "maskfront:notes"
 wrote. A note with another digest is a reader's."""
 
 
-def publish(run: RunRecord) -> None:
+def publish(run: RunRecord | Overlay) -> None:
     """Write the notes of the study and of its ended trials, and its front, into the Optuna study.
 
     None is written over what a reader wrote in its place; a trial's is written once.
     """
+    together = overlay(run)
+    (run,) = together.runs
     study = load_optuna_study(run.folder)
     attributes = system_attributes(study)
-    ids = {trial.number: id_of(trial) for trial in study.get_trials(deepcopy=False)}
-    _write_study_note(study, attributes, _study_note(run))
+    _write_study_note(study, attributes, _study_note(together.views[0]))
     for trial in run.trials:
-        text = _trial_note(run, trial)
-        if text and not attributes.get(note_ver_key(ids[trial.number])):
-            # What `save_note` needs of a trial; a real one would be asked for its parameters.
-            own = {"study": study, "storage": storage_of(study), "_trial_id": ids[trial.number]}
-            place = SimpleNamespace(**own)
-            save_note(cast(optuna.Trial, place), text)
+        if trial.id is None or attributes.get(note_ver_key(trial.id)):
+            continue
+        # By `save_note` each would ask the storage for all that the study has.
+        if parts := split_body(_trial_note(run, trial), trial.id):
+            for name, value in {**parts, note_ver_key(trial.id): 1}.items():
+                set_system_attribute(study, name, value)
     with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
-        save_plotly_graph_object(study, _front(run), graph_object_id=FRONT)
+        save_plotly_graph_object(study, _front(together), graph_object_id=FRONT)
 
 
 def _write_study_note(study: optuna.Study, attributes: Mapping[str, Any], note: str) -> None:
@@ -65,9 +66,9 @@ def _write_study_note(study: optuna.Study, attributes: Mapping[str, Any], note: 
         save_note(study, note)
 
 
-def _front(run: RunRecord) -> go.Figure:
+def _front(together: Overlay) -> go.Figure:
     """The front without what only the report's page uses: it is stored in rows of 2 kB."""
-    figure = front_figure(overlay([run]))
+    figure = front_figure(together)
     for trace in figure.data:
         if trace.hovertemplate is None:
             trace.customdata = None
@@ -77,9 +78,8 @@ def _front(run: RunRecord) -> go.Figure:
     return figure
 
 
-def _study_note(run: RunRecord) -> str:
-    view = pareto_view(run)
-    unpruned = run.unpruned
+def _study_note(view: ParetoView) -> str:
+    run, unpruned = view.run, view.run.unpruned
     lines = [f"**{markdown(answer(view))}**", ""]
     if rows := recommendations(view):
         worth = [*unpruned.divergences, markdown(run.metric_name), "held out"]

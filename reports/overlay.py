@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from reports.choice import check_run
+from reports.pareto import ParetoView, pareto_view
 from reports.recommended import wide
 
 
@@ -17,6 +20,12 @@ class Overlay:
     runs: tuple[RunRecord, ...]
     names: tuple[str, ...]
     """What the page calls each run; no two are alike."""
+
+    @cached_property
+    def views(self) -> tuple[ParetoView, ...]:
+        """What the finished trials of each run are to its front, sorted once for all that shows
+        it."""
+        return tuple(map(pareto_view, self.runs))
 
     @property
     def several(self) -> bool:
@@ -86,11 +95,16 @@ class Overlay:
         return groups
 
 
-def overlay(runs: RunRecord | Sequence[RunRecord]) -> Overlay:
+Runs: TypeAlias = RunRecord | Sequence[RunRecord] | Overlay
+
+
+def overlay(runs: Runs) -> Overlay:
     """Put runs on one page, or one. Raises RunError if they count or compare different things.
 
     A run is called by its study, and by its folder too where that does not tell it from another.
     """
+    if isinstance(runs, Overlay):
+        return runs
     runs = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     for run in runs:
         check_run(run)

@@ -4,16 +4,17 @@ Of one row, two models' answers go together, so the difference of their metrics 
 either. All is reckoned from the answers that trials kept; a run of an earlier version has none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.measures.bootstrap import resampled_metrics
+from objectives.measures.bootstrap import RESAMPLES, resampled_together
 from objectives.measures.thresholds import cross_fitted
-from objectives.metric import Metric
+from objectives.metric import Labels, Logits, Metric
 from orchestrator.runs.answers import JudgedRows, read_answers, read_rows
 from orchestrator.runs.records import FinishedTrial, RunRecord
 
@@ -29,20 +30,36 @@ class Paired:
     run: RunRecord
     judged: JudgedRows
     _known: dict[int | None, NDArray[np.float64]] = field(default_factory=dict)
+    """Of models whose answers are gone it is NaN."""
 
-    def surely_as_good(self, one: FinishedTrial, other: FinishedTrial) -> bool:
-        """Whether `one` is at least as good as `other` on all rows, with 95% confidence.
+    def surely_matched(
+        self, front: Sequence[FinishedTrial], others: Sequence[FinishedTrial]
+    ) -> set[int]:
+        """Numbers of the trials that a model of the front, which costs no more, is surely at least
+        as good as: on all rows, with 95% confidence.
 
-        The level is Bonferroni's for as many comparisons as the run has finished trials. True where
-        answers are gone: then the metrics alone decide.
+        The level is Bonferroni's for as many comparisons as the run has finished trials. Where
+        answers are gone the metrics alone decide.
         """
         sure = NormalDist().inv_cdf(1 - (1 - _LEVEL) / max(1, len(self.run.finished)))
-        gain = one.result.metric - other.result.metric
-        apart = sum(high - low for low, high in (one.result.interval, other.result.interval))
-        if gain >= sure * apart / (2 * _SURE):  # no difference spreads more: nothing need be read
-            return True
-        spread = self._spread(one.number, other.number)
-        return spread is None or gain >= sure * spread
+        matched, unsure = set[int](), []
+        costs, metrics, widths = np.array([_numbers(one) for one in front]).reshape(-1, 3).T
+        for trial in others:
+            cost, metric, width = _numbers(trial)
+            rivals = np.flatnonzero((costs <= cost) & (metrics >= metric))
+            gains = metrics[rivals] - metric
+            if (gains >= sure * (widths[rivals] + width) / (2 * _SURE)).any():
+                matched.add(trial.number)  # no difference spreads more: nothing need be read
+            else:
+                unsure.append((trial.number, rivals, gains))
+        numbers = [one.number for one in front]
+        self._read([*numbers, *(number for number, _, _ in unsure)])
+        samples = np.array([self._known[number] for number in numbers])
+        for number, rivals, gains in unsure:
+            spreads = np.std(samples[rivals] - self._known[number], axis=1)
+            if not (gains < sure * spreads).all():
+                matched.add(number)
+        return matched
 
     def most_lost(self, trial: FinishedTrial) -> float | None:
         """The upper end of the 95% interval of what a model loses of the unpruned one's metric."""
@@ -68,30 +85,46 @@ class Paired:
     def samples(self, number: int | None) -> NDArray[np.float64] | None:
         """The metric of a trial's model, or of the unpruned one, on each sample of the bootstrap;
         those of all are of equal rows. None if answers are gone."""
-        if number not in self._known:
-            logits = self.judged.unpruned
-            if number is not None:
-                [trial] = [one for one in self.run.finished if one.number == number]
-                found = read_answers(self.run, trial)
-                if found is None:
-                    return None
-                logits = found
-            own, labels = logits["select"], self.judged.labels["select"]
-            said = own.argmax(-1) if own.shape[-1] > 1 else own[:, 0]
-            metric = cast("Metric", self.run.definition["task.metric"])
-            if labels.ndim == 2:
-                if "task.thresholds" in self.run.definition:
-                    own = cross_fitted(metric, labels, own)
-                said = (own > 0).astype(labels.dtype)
-            self._known[number] = resampled_metrics(metric, labels, said, max(own.shape[-1], 2))
-        return self._known[number]
+        self._read([number])
+        return None if np.isnan(self._known[number]).all() else self._known[number]
+
+    def _read(self, numbers: Sequence[int | None]) -> None:
+        """Know the samples of these models, which are drawn once for all of them."""
+        said: dict[int | None, Labels] = {}
+        for number in set(numbers) - self._known.keys():
+            found = self.judged.unpruned if number is None else read_answers(self.run, number)
+            if found is None:
+                self._known[number] = np.full(RESAMPLES, np.nan)
+            else:
+                said[number] = self._said(found["select"])
+        if said:
+            classes = max(self.judged.unpruned["select"].shape[-1], 2)
+            labels = self.judged.labels["select"]
+            together = resampled_together(self._metric, labels, [*said.values()], classes)
+            self._known.update(zip(said, together, strict=True))
+
+    @property
+    def _metric(self) -> Metric:
+        return cast("Metric", self.run.definition["task.metric"])
+
+    def _said(self, logits: Logits) -> Labels:
+        labels = self.judged.labels["select"]
+        if labels.ndim == 2:
+            if "task.thresholds" in self.run.definition:
+                logits = cross_fitted(self._metric, labels, logits)
+            return (logits > 0).astype(labels.dtype)
+        return logits.argmax(-1) if logits.shape[-1] > 1 else logits[:, 0]
 
     def _spread(self, one: int | None, other: int | None) -> float | None:
         """The standard deviation of the difference of two metrics; None if answers are gone."""
-        samples = [self.samples(number) for number in (one, other)]
-        if any(own is None for own in samples):
-            return None
-        return float(np.std(cast("Any", samples[0]) - samples[1]))
+        first, second = self.samples(one), self.samples(other)
+        return None if first is None or second is None else float(np.std(first - second))
+
+
+def _numbers(trial: FinishedTrial) -> tuple[float, float, float]:
+    """Cost, metric and the width of its interval."""
+    low, high = trial.result.interval
+    return trial.result.cost, trial.result.metric, high - low
 
 
 def paired(run: RunRecord) -> Paired | None:

@@ -31,21 +31,13 @@ def pareto_view(run: RunRecord) -> ParetoView:
     """Sort the finished trials of a run."""
     front, comparison = run.front, paired(run)
     numbers = {trial.number for trial in front}
-    near: list[FinishedTrial] = []
-    dominated: list[FinishedTrial] = []
-    for trial in run.finished:
-        if not trial.feasible or trial.number in numbers:
-            continue
-        cheaper = [one for one in front if one.result.cost <= trial.result.cost]
-        sure = comparison is None or any(
-            comparison.surely_as_good(one, trial) for one in reversed(cheaper)
-        )
-        (dominated if sure else near).append(trial)
+    off = [trial for trial in run.finished if trial.feasible and trial.number not in numbers]
+    matched = comparison.surely_matched(front, off) if comparison else {t.number for t in off}
     return ParetoView(
         run=run,
         front=tuple(front),
-        near=tuple(near),
-        dominated=tuple(dominated),
+        near=tuple(trial for trial in off if trial.number not in matched),
+        dominated=tuple(trial for trial in off if trial.number in matched),
         outside=tuple(t for t in run.finished if not t.feasible),
         paired=comparison,
     )

@@ -159,11 +159,11 @@ class Candidates:
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
         """Those that the run kept, where they are of this precision."""
         if BITS[engine] == run.bits and number not in self.rounded:
-            kept = read_rows(run) if number is None else None
-            trials = (trial for trial in run.finished if trial.number == number)
-            answers = kept.unpruned if kept else read_answers(run, next(trials))
-            if answers is not None:
-                return answers
+            judged = read_rows(run)
+            whole = None if judged is None else judged.unpruned
+            kept = whole if number is None else read_answers(run, number)
+            if kept is not None:
+                return kept
         own = self.classifier(number, engine, threads=0)
         return {
             role: deployed.answers_to(own, deployed.texts_of(self.inputs, role))

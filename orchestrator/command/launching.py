@@ -10,7 +10,7 @@ from pprint import pformat
 
 from rich.console import Console
 
-from orchestrator.command.run import Run
+from orchestrator.command.run import Run, run_of
 from orchestrator.storage.urls import parse_url, remember_password, with_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import file_of
@@ -111,7 +111,7 @@ def launch(
         following.end(record)
     if (gap := gap_note(record)) is not None:
         say(console, gap)
-    return Run(**vars(record))
+    return run_of(record)
 
 
 def _command() -> str:

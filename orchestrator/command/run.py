@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -219,7 +220,12 @@ def load_run(folder: str | Path) -> Run:
     Raises:
         RunError: if no run lies there, or if its first trial has not begun.
     """
-    return Run(**vars(read_run(folder)))
+    return run_of(read_run(folder))
+
+
+def run_of(record: RunRecord) -> Run:
+    """The same run, with all that people do with it."""
+    return Run(**{one.name: getattr(record, one.name) for one in fields(record)})
 
 
 def run_in(folder: Path) -> Run | None:

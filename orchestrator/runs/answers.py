@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from objectives.cache import atomic_write
 from objectives.metric import Logits
 from orchestrator.errors import RunError
-from orchestrator.runs.records import FinishedTrial, RunRecord
+from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 
 _ROLES = ("select", "heldout")
@@ -90,9 +90,9 @@ def write_answers(file: Path, answers: Mapping[str, Logits]) -> None:
     save_file({role: np.ascontiguousarray(answers[role]) for role in _ROLES}, file)
 
 
-def read_answers(run: RunRecord, trial: FinishedTrial) -> dict[str, Logits] | None:
+def read_answers(run: RunRecord, trial: int) -> dict[str, Logits] | None:
     """The logits of a trial's model on "select" and "heldout"; None as with `read_rows`."""
-    return _read(RunFolder(run.folder).answers(trial.number))
+    return _read(RunFolder(run.folder).answers(trial))
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]] | None:

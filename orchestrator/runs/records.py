@@ -1,9 +1,11 @@
 """Finished trials as plain rows: the one module through which fronts and reports read a run. It
 imports no torch, so that a front opens in a second."""
 
+import gc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +18,7 @@ from objectives.engines.names import BITS, FULL_BITS
 from objectives.errors import a_few
 from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
-from orchestrator.optuna_private import FilteredStudy, all_trials
+from orchestrator.optuna_private import FilteredStudy, all_trials, id_of
 from orchestrator.runs.damage import damaged_trials
 from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
@@ -78,6 +80,8 @@ class TrialRecord:
     """What else the trial was given, such as where it ran."""
     damage: tuple[str, ...] = ()
     """A line on each damaged file of one that would be on the front."""
+    id: int | None = field(default=None, compare=False)
+    """By which its storage knows it; the number each study begins at 0."""
 
     @property
     def end(self) -> float:
@@ -140,7 +144,7 @@ class RunRecord:
     foreign: tuple[int, ...] = ()
     """Trials of the Optuna study that another program made."""
 
-    @property
+    @cached_property
     def finished(self) -> list[FinishedTrial]:
         """The trials that have a result."""
         return [trial for trial in self.trials if isinstance(trial, FinishedTrial)]
@@ -166,7 +170,7 @@ class RunRecord:
         """Of the weights in the engine that its models were scored in."""
         return BITS[self.definition.get("engine", "eager")]
 
-    @property
+    @cached_property
     def front(self) -> list[FinishedTrial]:
         """The Pareto front of the feasible trials, by rising cost."""
         return pareto_front(self.trials)
@@ -306,7 +310,7 @@ def run_names(storage: BaseStorage) -> list[str]:
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:
     """The run as it stands, of a study that has got as far as its first trial."""
     attributes = study.user_attrs
-    definition, rows = attributes[DEFINITION], study.get_trials(deepcopy=False)
+    definition, rows = attributes[DEFINITION], trials_of(study)
     trials = [trial_record(row) for row in rows if row.state is not TrialState.WAITING]
     while lost := damaged_trials(folder, [trial.number for trial in pareto_front(trials)]):
         trials = [replace(t, damage=(*t.damage, *lost.get(t.number, ()))) for t in trials]
@@ -326,6 +330,18 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         tuned=attributes.get(TUNED, {}),
         foreign=foreign_trials(study),
     )
+
+
+def trials_of(study: optuna.Study) -> list[FrozenTrial]:
+    """All trials of a study, read without the collector: of what is read nothing is garbage, and to
+    look through thousands of trials again and again takes longer than to read them."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        return study.get_trials(deepcopy=False)
+    finally:
+        if collected:
+            gc.enable()
 
 
 def _words(attribute: dict[str, Any] | None) -> Worth | None:
@@ -356,6 +372,7 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
         started=started,
         ended=ended,
         attributes=attributes,
+        id=id_of(trial),
     )
     if trial.state is not TrialState.COMPLETE:
         return record

@@ -13,7 +13,7 @@ from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
 from reports.figures import theme
 from reports.overlay import Overlay
-from reports.pareto import ParetoView, pareto_view
+from reports.pareto import ParetoView
 from reports.recommended import recommendations
 from reports.speed import Speed
 
@@ -89,7 +89,7 @@ class _Drawing:
         self.prefix = overlay.prefix(place)
 
     def draw(self) -> None:
-        view, several = pareto_view(self.run), self.overlay.several
+        view, several = self.overlay.views[self.place], self.overlay.several
         style, line = theme.run_style(self.place), theme.run_line(self.place)
         faint = {"size": 8, "symbol": "square", "color": theme.GREY, "opacity": 0.45}
         if several:

@@ -10,6 +10,7 @@ from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import say_to_stderr
 from reports.dashboard import publish
+from reports.overlay import overlay
 from reports.page.page import write_report
 
 _SHARE = 0.05
@@ -66,5 +67,6 @@ class Following:
     def _write(self, run: RunRecord, live: bool) -> None:
         folder = RunFolder(run.folder)
         folder.write_launch(*self._launched)
-        write_report([run], folder.report, live)
-        publish(run)
+        together = overlay(run)
+        write_report(together, folder.report, live)
+        publish(together)

@@ -6,7 +6,6 @@ import json
 import secrets
 import shlex
 from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -18,7 +17,6 @@ from plotly.offline import get_plotlyjs
 
 from objectives.cache import atomic_write_text
 from objectives.workbench.words import NAME
-from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import size_text
 from orchestrator.runs.run_folder import RunFolder
 from reports.cascades import cascades_of
@@ -29,9 +27,9 @@ from reports.figures.cascades import add_cascades, pair_text
 from reports.figures.front import add_served, front_figure
 from reports.figures.outer_loop import outer_section
 from reports.figures.speed import speed_section
-from reports.overlay import Overlay, overlay
+from reports.overlay import Overlay, Runs, overlay
 from reports.page.document import document, latency_axes
-from reports.pareto import answer, knob_texts, pareto_view, percent, state_text
+from reports.pareto import answer, knob_texts, percent, state_text
 from reports.recommended import recommendations
 from reports.speed import fastest, read_speeds
 from reports.timings import shape_text
@@ -39,9 +37,7 @@ from reports.timings import shape_text
 _HERE = Path(__file__).parent
 
 
-def write_report(
-    runs: RunRecord | Sequence[RunRecord], target: str | Path, live: bool = False
-) -> Path:
+def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     """Write the page of one run or of several, whole or not at all.
 
     Args:
@@ -103,7 +99,7 @@ def write_report(
 
 def _part(together: Overlay, place: int) -> dict[str, Any]:
     run = together.runs[place]
-    view, folder = pareto_view(run), shlex.quote(str(run.folder))
+    view, folder = together.views[place], shlex.quote(str(run.folder))
     launch = RunFolder(run.folder).read_launch()
     return {
         "place": place,

@@ -2,16 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import plotly.graph_objects as go
 
 from orchestrator.errors import RunError
-from orchestrator.runs.records import RunRecord
 from reports.figures.front import front_figure
-from reports.overlay import overlay
+from reports.overlay import Runs, overlay
 
 PICTURES = (".svg", ".png", ".pdf")
 """Suffixes that `front_image` can write."""
@@ -23,7 +21,7 @@ sys.stdout.buffer.write(figure.to_image(format=sys.argv[1]))
 """
 
 
-def front_image(runs: RunRecord | Sequence[RunRecord], target: str | Path) -> Path:
+def front_image(runs: Runs, target: str | Path) -> Path:
     """Write the front on white, 760 x 440.
 
     Args:

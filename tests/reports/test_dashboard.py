@@ -28,6 +28,7 @@ from orchestrator.runs.records import HOME, RunRecord, front_document, load_optu
 from orchestrator.runs.results import markdown
 from orchestrator.runs.run_folder import RunFolder
 from reports.dashboard import _front, _trial_note, publish
+from reports.overlay import overlay
 from tests.reports.conftest import many_run, store_run
 
 pytestmark = pytest.mark.timeout(240)
@@ -113,7 +114,7 @@ def test_a_study_has_its_note_its_objectives_and_its_front(runs: Path, one: Serv
 def test_what_a_hover_names_is_there(mixed_run: RunRecord) -> None:
     known = {
         trace.name: [number for _, number in trace.customdata]
-        for trace in _front(mixed_run).data
+        for trace in _front(overlay(mixed_run)).data
         if "customdata" in (trace.hovertemplate or "")
     }
     assert known == {"dominated": [2], "outside its budget or aims": [3]}

@@ -122,8 +122,9 @@ def test_models_that_the_rows_do_not_tell_apart_are_not_called_dominated(draw: A
     comparison = paired(draw(20_000, 1))
     assert comparison is not None
     best, worst = comparison.run.finished[-1], comparison.run.finished[0]
-    assert comparison.surely_as_good(best, worst)
-    assert not comparison.surely_as_good(worst, best)
+    cheap = replace(best, result=replace(best.result, cost=worst.result.cost))
+    assert comparison.surely_matched([cheap], [worst]) == {worst.number}
+    assert comparison.surely_matched([worst], [best]) == set()
 
 
 def test_the_page_says_what_to_expect_of_the_model_within_the_loss(
@@ -146,7 +147,7 @@ def test_a_model_that_answers_alike_is_as_good(draw: Any) -> None:
     twin = run.finished[3]
     comparison = paired(run)
     assert comparison is not None
-    assert comparison.surely_as_good(twin, twin)
+    assert comparison.surely_matched([twin], [twin]) == {twin.number}
 
 
 def test_a_run_without_answers_is_sorted_by_its_metrics(draw: Any) -> None:

@@ -28,7 +28,7 @@ def test_they_are_those_of_a_fresh_pass_of_the_saved_model(run: Run, study: Stud
     splits = read_inputs(study.task, study.teacher, seq_len=study.seq_len).judging()
     assert run.finished
     for trial in run.finished:
-        answers = read_answers(run, trial)
+        answers = read_answers(run, trial.number)
         assert answers is not None
         model = load_model(RunFolder(run.folder).model(trial.number))
         for split in splits:
@@ -48,5 +48,5 @@ def test_a_run_without_them_is_still_read(run: Run) -> None:
     folder.rows.unlink()
     folder.answers(run.finished[0].number).unlink()
     assert read_rows(run) is None
-    assert read_answers(run, run.finished[0]) is None
+    assert read_answers(run, run.finished[0].number) is None
     assert load_run(run.folder).front == run.front

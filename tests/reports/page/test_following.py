@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from optuna_dashboard import get_note
 
-from orchestrator.runs.records import load_optuna_study, read_run
+from orchestrator.runs.records import RunRecord, load_optuna_study, read_run
 from orchestrator.runs.run_folder import RunFolder
+from reports import overlay
 from reports.page import following
 from reports.page.following import Following
+from reports.pareto import pareto_view
 from tests.reports.conftest import many_run, store_run
 
 
@@ -79,10 +81,15 @@ def test_the_last_state_is_written_and_no_page_says_that_the_study_runs(
     folder.artifacts.mkdir(parents=True)
     store_run(folder, many_run(4))
     run = read_run(folder.path)
+    sorted_runs: list[RunRecord] = []
+    monkeypatch.setattr(
+        overlay, "pareto_view", lambda run: [sorted_runs.append(run), pareto_view(run)][1]
+    )
     monkeypatch.setattr(following, "_SHARE", 0.0)
     follow = Following("maskfront run study.py", "study = Study()")
     follow(run)
     assert 'id="follow"' in folder.report.read_text(encoding="utf-8")
+    assert sorted_runs == [run], "page, notes and figure share what takes longest"
     if interrupted:
         follow.cut_short()
     else:
