@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging.handlers import BufferingHandler
+from threading import RLock
 from typing import Literal, TypeVar
 
 import datasets
 import torch
 import transformers
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from objectives.errors import UserError, first_line
 
@@ -89,6 +91,7 @@ def quiet_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    tqdm.set_lock(RLock())  # else one between processes, which a worker that is killed leaves
 
 
 @contextmanager

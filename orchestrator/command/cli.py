@@ -19,6 +19,7 @@ from orchestrator.command.models import bench, cascade, compress, export, polish
 from orchestrator.command.options import AsJson, Device, Name, Population, Run, Storage
 from orchestrator.command.shared import flag, interrupted, show_end, show_front
 from orchestrator.errors import RunError
+from orchestrator.signals import unattended
 from orchestrator.study_file import load_study
 from orchestrator.terminal import say, say_to_stderr
 
@@ -68,7 +69,7 @@ def run(
     from orchestrator.command.launching import launch
 
     console = Console()
-    with interrupted("finished trials are kept, launch again to go on"):
+    with unattended(), interrupted("finished trials are kept, launch again to go on"):
         finished = launch(
             load_study(study, name),
             trials=trials,
@@ -84,7 +85,7 @@ def run(
             command=shlex.join(["maskfront", *context.obj]),
             console=console,
         )
-    show_end(finished, console, study)
+        show_end(finished, console, study)
 
 
 @app.command()

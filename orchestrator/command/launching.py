@@ -11,6 +11,7 @@ from pprint import pformat
 from rich.console import Console
 
 from orchestrator.command.run import Run, run_of
+from orchestrator.signals import interruptible, unattended
 from orchestrator.storage.urls import parse_url, remember_password, with_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import file_of
@@ -23,6 +24,8 @@ from reports.curves import gap_note
 from reports.page.following import Following
 
 
+@unattended()
+@interruptible("finished trials are kept, launch again to go on")
 def launch(
     study: Study,
     *,

@@ -12,6 +12,7 @@ from rich.console import Console
 from orchestrator.command.options import AsJson, Device, Run, StudyFile, StudyFileIfAny
 from orchestrator.command.shared import interrupted, show_end
 from orchestrator.errors import RunError
+from orchestrator.signals import unattended
 from orchestrator.study_file import load_study_of
 from orchestrator.terminal import say_to_stderr
 
@@ -95,7 +96,7 @@ def polish(
     from orchestrator.runs.records import read_run
 
     record, console = read_run(run), Console()
-    with interrupted("finished trials are kept, polish again to go on"):
+    with unattended(), interrupted("finished trials are kept, polish again to go on"):
         polished = polish_models(
             record,
             load_study_of(study_file, record.name),
@@ -265,7 +266,7 @@ def compress(
     from orchestrator.command.compressing import compress as compress_model
 
     quiet_libraries()
-    with interrupted("finished trials are kept, run the same command to go on"):
+    with unattended(), interrupted("finished trials are kept, run the same command to go on"):
         found = compress_model(
             model,
             data,

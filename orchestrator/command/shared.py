@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from orchestrator.signals import interruptible
 from orchestrator.terminal import say, say_to_stderr
 
 if TYPE_CHECKING:
@@ -25,14 +25,10 @@ def flag(parameter: str) -> str:
 
 @contextmanager
 def interrupted(remark: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a command cleanly."""
-
-    def stop(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
+    """End a command cleanly at Ctrl-C and SIGTERM."""
     try:
-        yield
+        with interruptible(remark):
+            yield
     except KeyboardInterrupt:
         say_to_stderr(f"interrupted; {remark}")
         raise typer.Exit(130) from None

@@ -25,6 +25,7 @@ from orchestrator.runs.artifacts import set_artifact_store
 from orchestrator.runs.records import FEATURES, WANTED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
+from orchestrator.signals import interruptible, unattended
 from orchestrator.storage.connect import check_exists, open_storage
 from orchestrator.storage.retry import is_full, reason_of
 from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
@@ -58,6 +59,8 @@ def run_study(
         return record_of(outer, folder.path)
 
 
+@unattended()
+@interruptible("other workers, or the next launch, take what is left")
 def work(
     study: Study,
     *,

@@ -7,6 +7,7 @@ from typing import Self
 from rich import progress
 from rich.console import Console
 
+from orchestrator.signals import check_interrupted
 from orchestrator.study import Study
 from orchestrator.terminal import say
 
@@ -89,6 +90,7 @@ class LaunchProgress:
         self._check_time()
 
     def _check_time(self) -> None:
+        check_interrupted()
         if time.monotonic() > self._until:
             raise TrialTimeoutError(
                 f"its search took longer than {self._limit:g} seconds (Study.trial_timeout)"

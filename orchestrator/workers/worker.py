@@ -28,6 +28,7 @@ from orchestrator.runs.records import RunRecord, record_of, unpruned_result
 from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import BESIDE, RunFolder
 from orchestrator.runs.trial_files import Scored, copy_trial, shown_files, write_trial
+from orchestrator.signals import check_interrupted
 from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
 from orchestrator.workers.finished import Finished
@@ -69,6 +70,7 @@ class Worker:
         self._record_unpruned()
         fruitless = 0  # populations in a row of which no trial counted
         while (finished := finished_trials(self.outer)) < self.study.trials:
+            check_interrupted()
             if self.claims.halted:
                 raise KeyboardInterrupt
             if (why := why_it_ends(self.outer, self.study.patience)) is not None:
@@ -405,3 +407,4 @@ def call_back(
             callback(record)
         except Exception as error:
             note(f"a callback failed and will be called again: {type(error).__name__}: {error}")
+        check_interrupted()

@@ -5,8 +5,6 @@ import os
 import re
 import secrets
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,6 +22,7 @@ from objectives.errors import MaskfrontError
 from orchestrator.errors import RunError
 from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.signals import begin_worker, check_interrupted, interruptible, unattended
 from orchestrator.storage.urls import parse_url, with_password
 from orchestrator.study import Study
 from orchestrator.study_file import own_modules
@@ -77,11 +76,11 @@ def launch_workers(
         for module in own_modules():  # a worker has not read the study's own files
             cloudpickle.register_pickle_by_value(module)
         packed = bytes(cloudpickle.dumps(study))
+        jobs = [(packed, n + 1, arguments, submit is None) for n in range(workers)]
         if submit is None:
-            jobs = [(packed, n + 1, arguments, os.getpid()) for n in range(workers)]
             running = stack.enter_context(_processes(jobs, environments))
         else:
-            running = [submit(_work, [(packed, n + 1, arguments, None) for n in range(workers)])]
+            running = [submit(_work, jobs)]
         try:
             ended = _follow(running, folder, outer, callbacks, note)
         except KeyboardInterrupt:
@@ -124,13 +123,13 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
     return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}] * workers
 
 
-def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int | None) -> Ended:
+def _work(packed: bytes, number: int, arguments: Mapping[str, Any], own_process: bool) -> Ended:
+    own = dict(arguments)
+    console = Console(quiet=own.pop("quiet"))
     try:
-        if parent is not None:
-            _end_with(parent)
-        own = dict(arguments)
-        console = Console(quiet=own.pop("quiet"))
-        work(cloudpickle.loads(packed), number=number, console=console, **own)
+        # A launch in the background of a script ignores SIGINT, and so would its processes.
+        with unattended(), interruptible("launch again to go on", always=own_process):
+            work(cloudpickle.loads(packed), number=number, console=console, **own)
     except KeyboardInterrupt:
         return number, "interrupted"
     except MaskfrontError as error:
@@ -140,29 +139,23 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], parent: int 
     return number, None
 
 
-def _end_with(parent: int) -> None:
-    """Leave Ctrl-C in the terminal to the launch, and end when that has died. A launch in the
-    background of a script ignores SIGINT, and its children with it: not these."""
-    os.setpgid(0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-
-    def look() -> None:
-        while os.getppid() == parent:
-            time.sleep(_LOOK)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
 @contextmanager
 def _processes(
     jobs: Sequence[tuple[Any, ...]], environments: Sequence[dict[str, str]]
 ) -> Iterator[list[Future[list[Ended]]]]:
     """A process for each job, each its own executor: when one dies, loky ends its whole pool."""
-    pools = [ProcessPoolExecutor(max_workers=1, env=own) for own in environments]
+    pools = [
+        ProcessPoolExecutor(
+            max_workers=1, env=own, initializer=begin_worker, initargs=(os.getpid(),)
+        )
+        for own in environments
+    ]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        pids = [pid.result() for pid in [pool.submit(os.getpid) for pool in pools]]
+        try:
+            pids = [pid.result() for pid in [pool.submit(os.getpid) for pool in pools]]
+        finally:  # Ctrl-C in the terminal waits until the workers have left that to the launch
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         running = [pool.submit(_work, *job) for pool, job in zip(pools, jobs, strict=True)]
         try:
             yield running
@@ -189,6 +182,7 @@ def _follow(
     ended: list[Ended] = []
     pending, shown = set(running), finished_trials(outer)
     while pending:
+        check_interrupted()
         done, pending = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
         for future in done:
             for number, reason in _results(future, running.index(future) + 1):

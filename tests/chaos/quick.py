@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -30,6 +31,8 @@ class Quick(SearchMethod):
     """Without effect: it tells one trial from another."""
     pause: float = 0.05
     """Seconds that a student takes."""
+    scoring: float = 0.0
+    """Seconds of its first score."""
 
     @classmethod
     def search(
@@ -42,11 +45,19 @@ class Quick(SearchMethod):
             kept = tuple(range(max(1, round(member.share * shape.ffn))))
             layer = LayerUnits(heads=tuple(range(shape.heads)), ffn=kept)
             architecture = BertArchitecture((layer,) * shape.layers)
+            model = cut(problem.student.state_dict(), problem.student.config, architecture)
+            if member.scoring:
+                model.register_forward_pre_hook(partial(_wait_to_be_scored, member.scoring))
             yield SearchResult(
                 slot=slot,
                 architecture=architecture,
-                model=cut(problem.student.state_dict(), problem.student.config, architecture),
+                model=model,
                 target_ratio=problem.budget.ratio(architecture),
                 tolerance=0.1,
                 curve=[{"stage": "quick", "step": 0, "loss": 1 - member.share}],
             )
+
+
+def _wait_to_be_scored(seconds: float, *_: object) -> None:
+    Path(os.environ[BUSY], f"scoring-{os.getpid()}").touch()
+    time.sleep(seconds)

@@ -211,12 +211,13 @@ def test_a_worker_of_a_launch_in_the_background_can_be_interrupted() -> None:
     """A shell lets what it starts with & ignore SIGINT, and so would its children."""
     script = (
         "import os, signal, time\n"
-        "from orchestrator.workers.worker_pool import _end_with\n"
+        "from orchestrator.signals import begin_worker, interruptible\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "_end_with(os.getppid())\n"
+        "begin_worker(os.getppid())\n"
         "try:\n"
-        "    print('ready', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    with interruptible('', always=True):\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )

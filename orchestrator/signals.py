@@ -1,0 +1,136 @@
+"""What reaches a process at work from outside: Ctrl-C, a terminal that closes, a parent that dies.
+
+Imports the standard library alone: a worker looks after its parent before it loads anything else.
+"""
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
+from typing import Any, TextIO, cast
+
+_LOOK = 1.0  # seconds between two looks at the parent, where no kernel sends word of its death
+_PR_SET_PDEATHSIG = 1
+_asked_to_stop = False
+
+
+def begin_worker(parent: int) -> None:
+    """Leave Ctrl-C in the terminal to the parent, and die with it, whatever is at work then. Linux
+    sends its signal when the thread ends that started this process: one that waits for it."""
+    os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def _stop(_signal: int, _frame: object) -> None:
+    global _asked_to_stop
+    _asked_to_stop = True
+    raise KeyboardInterrupt
+
+
+def check_interrupted() -> None:
+    """Raise KeyboardInterrupt if this process was asked to stop and goes on: callbacks, finalisers
+    and libraries may catch what a signal raises in them."""
+    if _asked_to_stop:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible(remark: str, *, always: bool = False) -> Iterator[None]:
+    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt, which `check_interrupted` raises again; a
+    script that it ends shows one line with the remark. A program's own handlers stay, and what it
+    ignores, unless `always`."""
+    global _asked_to_stop
+    if threading.current_thread() is not threading.main_thread():  # it gets no signals
+        yield
+        return
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if (handler := signal.getsignal(number)) in usual or always
+    }
+    for number in before:
+        signal.signal(number, _stop)
+    try:
+        yield
+        check_interrupted()
+    except KeyboardInterrupt as error:
+        error.args = (remark,)
+        if getattr(sys.excepthook, "func", None) is not _in_one_line:
+            sys.excepthook = partial(_in_one_line, sys.excepthook)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if before:
+            _asked_to_stop = False
+
+
+def _in_one_line(
+    otherwise: Callable[..., object], kind: type[BaseException], error: BaseException, trace: Any
+) -> None:
+    """Show an interrupt that has a remark, instead of its traceback."""
+    if kind is KeyboardInterrupt and error.args:
+        sys.stderr.write(f"maskfront: interrupted; {error}\n")
+    else:
+        otherwise(kind, error, trace)
+
+
+@contextmanager
+def unattended() -> Iterator[None]:
+    """Go on where the terminal is closed, and where nobody reads any more what is printed."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    with ExitStack() as stack:
+        if sys.stdout is not None and sys.stderr is not None:
+            stack.enter_context(redirect_stdout(cast("TextIO", _Unread(sys.stdout))))
+            stack.enter_context(redirect_stderr(cast("TextIO", _Unread(sys.stderr))))
+        here = threading.current_thread() is threading.main_thread()
+        if hangup is not None and here and signal.getsignal(hangup) is signal.SIG_DFL:
+            stack.callback(signal.signal, hangup, signal.signal(hangup, signal.SIG_IGN))
+        yield
+
+
+class _Unread:
+    """A stream that leads nowhere once its reader or its terminal has gone."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write the text, or drop it."""
+        with self._led_nowhere():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered, or drop it."""
+        with self._led_nowhere():
+            self._stream.flush()
+
+    @contextmanager
+    def _led_nowhere(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.EIO):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
