@@ -9,7 +9,7 @@ import optuna
 from optuna.trial import TrialState
 
 from orchestrator.runs.records import BEFORE, STOPPED, UNTIL, FinishedTrial, trial_record
-from orchestrator.workers.heartbeat import LAUNCHES, launch_of
+from orchestrator.workers.heartbeat import LAUNCHES, launch_of, this_machine
 
 
 def finished_trials(outer: optuna.Study) -> int:
@@ -19,7 +19,11 @@ def finished_trials(outer: optuna.Study) -> int:
 
 def begin_launch(outer: optuna.Study, timeout: float | None) -> None:
     """Note from where on a launch counts, and for how many seconds it takes trials."""
-    outer.set_user_attr(UNTIL, None if timeout is None else time.time() + timeout)
+    until = None
+    if timeout is not None:
+        clocks = {"monotonic": time.monotonic() + timeout, "wall": time.time() + timeout}
+        until = {"machine": this_machine(), **clocks}
+    outer.set_user_attr(UNTIL, until)
     outer.set_user_attr(BEFORE, finished_trials(outer))
     outer.set_user_attr(STOPPED, None)
     outer.set_user_attr(LAUNCHES, launch_of(outer) + 1)
@@ -33,8 +37,11 @@ def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:
     """
     attributes = outer.user_attrs
     until, stopped = attributes.get(UNTIL), attributes.get(STOPPED)
-    if until is not None and time.time() > until:
-        return "the time is up"
+    if until is not None:
+        # The machine's processes share a clock that nobody sets; other machines have the wall's.
+        same = until["machine"] == this_machine()
+        if time.monotonic() > until["monotonic"] if same else time.time() > until["wall"]:
+            return "the time is up"
     if stopped is None and patience is not None:
         ended = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         records = [trial_record(trial) for trial in ended]
