@@ -8,6 +8,7 @@ no artifact run as a page, and counts no trial as best that missed its budget.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,23 @@ _SAFE = [
 ]
 
 
-def guarded(app: App) -> App:
-    """The dashboard's application, guarded."""
+@dataclass(frozen=True)
+class _Known:
+    """A study as it was answered last, without its trials."""
+
+    state: object
+    headers: list[tuple[str, str]]
+    study: dict[str, Any]
+    trials: int
+    ended: int
+    """How many of the first trials have ended, and are as they were."""
+
+
+def guarded(app: App, state: Callable[[], object], forget: Callable[[], object]) -> App:
+    """The dashboard's application, guarded. `state` tells one state of the storages from the next;
+    None where that is not known. `forget` makes the application read them again: by itself it
+    answers with what it knew up to ten seconds before."""
+    answered: dict[str, _Known] = {}
 
     def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ.get("PATH_INFO", ""), environ.get("REQUEST_METHOD", "GET")
@@ -46,7 +62,7 @@ def guarded(app: App) -> App:
                 "this dashboard shows runs and keeps notes; delete a run by deleting its folder",
             )
         if method == "GET" and _DETAIL.fullmatch(path):
-            return _detail(app, environ, start_response)
+            return _detail(app, forget, environ, start_response, answered, state())
         own = path == "/" or path.startswith(_PAGES)
         return app(environ, start_response if own else _with_safe_headers(start_response))
 
@@ -68,24 +84,50 @@ def _with_safe_headers(start_response: StartResponse) -> StartResponse:
     return start
 
 
-def _detail(app: App, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-    """A study with its best trials among the feasible ones. All trials are asked for, whichever the
-    browser lacks: the best may be older than these."""
+def _detail(
+    app: App,
+    forget: Callable[[], object],
+    environ: Environ,
+    start_response: StartResponse,
+    answered: dict[str, _Known],
+    state: object,
+) -> Iterable[bytes]:
+    """A study with its best trials among the feasible ones, which may be older than those that the
+    browser lacks. Trials are asked for that it lacks, or that ran when it was last asked."""
+    found = re.fullmatch(r"after=(\d+)", environ.get("QUERY_STRING", ""))
+    after, path, trials = int(found[1]) if found else 0, environ["PATH_INFO"], []
+    known, first = answered.get(path), 0
+    if known is None or state is None or state != known.state or after < known.trials:
+        if state is not None:
+            forget()
+        before = [] if known is None else known.study["best_trials"]
+        first = 0 if known is None else min(after, known.ended)
+        told, body = _asked(app, {**environ, "QUERY_STRING": f"after={first}"})
+        if not told["status"].startswith("200"):
+            start_response(told["status"], told["headers"])
+            return [body]
+        study = json.loads(body)
+        trials = study.pop("trials")
+        older = [trial for trial in before if trial["number"] < first]
+        study["best_trials"] = _best([*older, *trials], study["directions"])
+        headers = [(k, v) for k, v in told["headers"] if k.lower() != "content-length"]
+        running = (n for n, trial in enumerate(trials) if trial["state"] in ("Running", "Waiting"))
+        ended = first + next(running, len(trials))
+        known = answered[path] = _Known(state, headers, study, first + len(trials), ended)
+    body = json.dumps({**known.study, "trials": trials[after - first :]}).encode()
+    start_response("200 OK", [*known.headers, ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _asked(app: App, environ: Environ) -> tuple[dict[str, Any], bytes]:
+    """Status and headers, and the body, of what the dashboard answers."""
     told: dict[str, Any] = {}
 
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:
         told.update(status=status, headers=headers)
 
-    after = re.fullmatch(r"after=(\d+)", environ.get("QUERY_STRING", ""))
-    body = b"".join(app({**environ, "QUERY_STRING": ""} if after else environ, start))
-    if told["status"].startswith("200"):
-        study = json.loads(body)
-        study["best_trials"] = _best(study["trials"], study["directions"])
-        study["trials"] = study["trials"][int(after[1]) if after else 0 :]
-        body = json.dumps(study).encode()
-    headers = [(k, v) for k, v in told["headers"] if k.lower() != "content-length"]
-    start_response(told["status"], [*headers, ("Content-Length", str(len(body)))])
-    return [body]
+    body = b"".join(app(environ, start))
+    return told, body
 
 
 def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mapping[str, Any]]:

@@ -1,6 +1,6 @@
 """optuna-dashboard on a run, on a folder of runs, or on a storage; served to this machine alone."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -96,7 +96,7 @@ def application(source: str | Path) -> App:
         ]
 
     readable()  # says at once what is wrong with all of them
-    return _guarded_view(sources, artifacts)
+    return _guarded_view(sources, artifacts, lambda: _urls_of(readable()))
 
 
 def _file_of(url: str) -> object:
@@ -107,6 +107,23 @@ def _file_of(url: str) -> object:
         at = Path(str(parse_url(url).database)).stat()
         return at.st_dev, at.st_ino
     return None
+
+
+def _urls_of(runs: Iterable[Path]) -> list[str]:
+    return [RunFolder(run).storage for run in runs]
+
+
+def _state_of(urls: Iterable[str]) -> object:
+    """What differs after each write to one of these storages; None unless all are files."""
+    states: list[object] = []
+    for url in urls:
+        if not is_file(url):
+            return None
+        file = Path(str(parse_url(url).database))
+        for part in (file, file.with_name(f"{file.name}-wal")):  # SQLite writes to the second
+            at = part.stat() if part.exists() else None
+            states.append((part, at and (at.st_ino, at.st_mtime_ns, at.st_size)))
+    return states
 
 
 def _of_storage(url: str) -> App:
@@ -120,13 +137,18 @@ def _of_storage(url: str) -> App:
             for store in stores_of(study.user_attrs, _home(study.user_attrs, url))
         ]
 
-    return _guarded_view(lambda: {"": Source(storage)}, artifacts)
+    return _guarded_view(lambda: {"": Source(storage)}, artifacts, lambda: [url])
 
 
-def _guarded_view(sources: Callable[[], Sources], artifacts: Callable[[], list[Any]]) -> App:
+def _guarded_view(
+    sources: Callable[[], Sources],
+    artifacts: Callable[[], list[Any]],
+    urls: Callable[[], Iterable[str]],
+) -> App:
     view = DashboardView(sources)  # type: ignore[abstract]  # what it lacks is defined to refuse
-    app: App = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
-    return guarded(app)
+    app = optuna_dashboard.wsgi(view, artifact_store=ArtifactsView(artifacts))
+    forget = app._inmemory_cache._trials_last_fetched_at.clear
+    return guarded(app, lambda: _state_of(urls()), forget)
 
 
 def _home(attributes: Mapping[str, Any], storage: str) -> RunFolder | None:

@@ -19,17 +19,26 @@ from unittest.mock import Mock
 import optuna
 import pytest
 import waitress
+from optuna.trial import TrialState
 from optuna_dashboard import get_note
 from optuna_dashboard._note import concat_body
 
 from orchestrator.dashboard.server import HOST, application
+from orchestrator.dashboard.view import DashboardView
 from orchestrator.errors import RunError
-from orchestrator.runs.records import HOME, RunRecord, front_document, load_optuna_study, read_run
+from orchestrator.runs.records import (
+    BUDGET,
+    HOME,
+    RunRecord,
+    front_document,
+    load_optuna_study,
+    read_run,
+)
 from orchestrator.runs.results import markdown
 from orchestrator.runs.run_folder import RunFolder
 from reports.dashboard import _front, _trial_note, publish
 from reports.overlay import overlay
-from tests.reports.conftest import many_run, store_run
+from tests.reports.conftest import SPACE, many_run, store_run
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -137,6 +146,39 @@ def test_constraints_are_seen_and_no_trial_outside_its_budget_is_best(
     later = one.json("/api/studies/1?after=10")
     assert [row["number"] for row in later["trials"]] == [10, 11]
     assert [row["number"] for row in later["best_trials"]] == front
+
+
+def test_a_poll_reads_trials_only_after_a_write_and_then_has_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = RunFolder(tmp_path / "run")
+    paths.artifacts.mkdir(parents=True)
+    store_run(paths, many_run(6))
+    reads: list[int] = []
+    read = DashboardView.get_all_trials
+
+    def counted(view: DashboardView, study_id: int, **given: Any) -> Any:
+        reads.append(study_id)
+        return read(view, study_id, **given)
+
+    monkeypatch.setattr(DashboardView, "get_all_trials", counted)
+    study = load_optuna_study(paths.path)
+    with closing(Served(paths.path)) as served:
+        known = served.json("/api/studies/1")
+        quiet = [served.json("/api/studies/1?after=6") for _ in range(2)]
+        assert quiet == [{**known, "trials": []}] * 2
+        assert len(reads) == 1
+        study.tell(study.ask(dict(SPACE)), state=TrialState.FAIL)
+        assert [row["number"] for row in served.json("/api/studies/1?after=6")["trials"]] == [6]
+        assert [row["number"] for row in served.json("/api/studies/1?after=5")["trials"]] == [5, 6]
+        late = [study.ask(dict(SPACE)) for _ in range(2)]
+        study.tell(late[1], state=TrialState.FAIL)
+        assert len(served.json("/api/studies/1?after=7")["trials"]) == 2
+        late[0].set_constraint(BUDGET, -1.0)  # else it is another program's
+        study.tell(late[0], [2.0, 1.0])  # better and cheaper than any
+        best = served.json("/api/studies/1?after=9")
+        assert best["trials"] == []
+        assert [row["number"] for row in best["best_trials"]] == [late[0].number]
 
 
 def test_artifacts_download_and_run_nothing(runs: Path, one: Served) -> None:
