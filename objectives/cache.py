@@ -100,7 +100,7 @@ def kernel_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     Raises BlockingIOError at once if another holds it and this one does not `wait`.
     """
-    held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(held, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -111,7 +111,8 @@ def kernel_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
 def is_free(lock: Path) -> bool | None:
     """Whether nobody holds this lock file; None if there is none, or if it may not be opened."""
     try:
-        file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)  # for writing: NFS locks no other
+        # For writing: NFS locks no other.
+        file = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:

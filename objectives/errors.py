@@ -1,9 +1,15 @@
-"""The error that a user can mend: bad data, a wrong checkpoint, a setting out of range."""
+"""The error that a user can mend: bad data, a wrong checkpoint, a setting out of range. It shows no
+password."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import json
+import os
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, partial
+from html import escape
+from math import inf
 from numbers import Integral
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,6 +33,7 @@ class MaskfrontError(Exception):
     prints the flags of its parameters, and exits with 2."""
 
     def __init__(self, text: str, *parameters: str):
+        text = hide_passwords(text)
         super().__init__(text, *parameters)  # all of them: unpickling calls it with what is here
         self.text = text
         """What is wrong, where, and the remedy."""
@@ -88,6 +95,8 @@ Share = Annotated[float, "in [0, 1]"]
 PositiveShare = Annotated[float, "in (0, 1]"]
 ShareBelowOne = Annotated[float, "in [0, 1)"]
 InnerShare = Annotated[float, "in (0, 1)"]
+Finite = Annotated[float, "a finite number"]
+FinitePositive = Annotated[float, "a finite number above 0"]
 
 _RANGES: dict[str, Callable[[Any], bool]] = {
     ">= 1": lambda value: value >= 1,
@@ -99,10 +108,12 @@ _RANGES: dict[str, Callable[[Any], bool]] = {
     "in (0, 1]": lambda value: 0 < value <= 1,
     "in [0, 1)": lambda value: 0 <= value < 1,
     "in (0, 1)": lambda value: 0 < value < 1,
+    "a finite number": lambda value: -inf < value < inf,
+    "a finite number above 0": lambda value: 0 < value < inf,
 }
 
 # Cached, for a launch asks a thousand times.
-_types: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
+types_of: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 
 
 class Checked:
@@ -116,11 +127,11 @@ def check_types(owner: Any) -> None:
     """Raise UserError for the first field of a dataclass that holds what its type does not allow.
     Numbers and their ranges, strings, literals, paths, True and False, dataclasses, None and tuples
     of these are looked at; of all else anything goes. A list may stand for a tuple."""
-    types = _types(type(owner))
+    types = types_of(type(owner))
     for field in fields(owner):
-        wanted = _wanted(types[field.name], getattr(owner, field.name))
-        if wanted:
-            check_ranges(owner, **{field.name: (False, wanted)})
+        right = wanted(types[field.name], getattr(owner, field.name))
+        if right:
+            check_ranges(owner, **{field.name: (False, right)})
 
 
 def check_ranges(owner: object, /, **ranges: tuple[bool, str]) -> None:
@@ -143,28 +154,40 @@ _NAMES = {
 }
 
 
-def _wanted(hint: Any, value: Any) -> str | None:
+def wanted(hint: Any, value: Any) -> str | None:
     """What a value of this type must be, if this one is none."""
+    if type(value) is hint:  # in most cases, and the rest takes long
+        return None
     choices = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
+    if type(value) in choices:
+        return None
     if float in choices and int in choices:
         choices.remove(int)
-    wanted = [_wanted_one(choice, value) for choice in choices]
-    return None if None in wanted else " or ".join(filter(None, wanted))
+    each = [_wanted_one(choice, value) for choice in choices]
+    return None if None in each else " or ".join(filter(None, each))
 
 
 def _wanted_one(kind: Any, value: Any) -> str | None:
-    if get_origin(kind) is tuple:
+    if type(value) is kind:
+        return None
+    origin = get_origin(kind)
+    if origin is tuple:
         return _wanted_tuple(get_args(kind), value)
-    if get_origin(kind) is Literal:
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            return "a mapping"
+        right = next(filter(None, (wanted(get_args(kind)[1], own) for own in value.values())), None)
+        return right and f"a mapping of which each is {right}"
+    if origin is Literal:
         among = get_args(kind)
         named = f"one of {', '.join(map(str, among))}" if len(among) > 1 else repr(among[0])
         return None if isinstance(value, Hashable) and value in among else named
-    if get_origin(kind) is Annotated:
+    if origin is Annotated:
         number, within = get_args(kind)
         return _wanted_one(number, value) or (None if _RANGES[within](value) else within)
     if kind not in _NAMES and not (isinstance(kind, type) and is_dataclass(kind)):
         return None
-    accepted = {int: Integral, float: SupportsFloat}.get(kind, kind)
+    accepted: Any = {int: Integral, float: (float, int, SupportsFloat)}.get(kind, kind)
     array, truth = getattr(value, "ndim", 0) > 0, kind is int and isinstance(value, bool)
     if isinstance(value, accepted) and not array and not truth:
         return None
@@ -181,5 +204,51 @@ def _wanted_tuple(hints: tuple[Any, ...], value: Any) -> str | None:
         hints = hints[:1] * len(value)
     if not given or len(value) != len(hints):
         return f"a tuple of {len(hints)}"
-    wanted = next(filter(None, map(_wanted, hints, value)), None)
-    return wanted and f"a tuple of which each is {wanted}"
+    right = next(filter(None, map(wanted, hints, value)), None)
+    return right and f"a tuple of which each is {right}"
+
+
+_known: set[str] = set()
+_SHORT = 4  # a password below this length is hidden as a whole word only
+_NAME = r"(?:pass(?:word|wd|phrase)|pwd)"
+_IN_URL = re.compile(r"""(\w[\w+.-]{0,30}://[^\s/?#@:"'<>]*):[^\s"'<>]*@""")
+_IN_ENVIRONMENT = re.compile(r"(?:pass(?:word|wd|phrase)|_pwd)$", re.IGNORECASE)
+_NAMED = re.compile(
+    rf"""({_NAME}(?:["']\s*,|["']?\]?\s*[:=]=?)\s*)  # password=, "password":, environ["PASSWORD"] =
+    (?:[\w.\[\]| ]*\s=\s*)?                          # the type in password: str = "..."
+    (?:"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|[^\s&;,"']+)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def know_password(password: str) -> None:
+    """Hide this password from now on."""
+    _known.add(password)
+
+
+def hide_passwords(text: str) -> str:
+    """Replace passwords by ***, and leave them out of URLs: those that `know_password` was given,
+    those of the environment, in any spelling, and whatever follows user: or password= in others."""
+    there = {value for name, value in os.environ.items() if _IN_ENVIRONMENT.search(name)}
+    for password in sorted(filter(None, _known | there), key=len, reverse=True):
+        text = _spellings(password).sub("***", text)
+    return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1@", text))
+
+
+@cache
+def _spellings(password: str) -> re.Pattern[str]:
+    """Each character as it is, or as URLs, JSON, Python, libpq, a shell or HTML write it."""
+    text = "".join(map(_spellings_of, password))
+    return re.compile(text if len(password) >= _SHORT else rf"(?<!\w){text}(?!\w)")
+
+
+def _spellings_of(character: str) -> str:
+    percent = "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
+    twice, plus = percent.replace("%", "%25"), ["+"] if character == " " else []
+    coded = [json.dumps(character)[1:-1], repr(character)[1:-1]]
+    shell = ["'\"'\"'", "'\\''"] if character == "'" else []
+    forms = {character, percent, percent.lower(), twice, twice.lower(), *coded, *shell, *plus}
+    longest_first = sorted(forms | set(map(escape, forms)), key=len, reverse=True)
+    # Each text that is quoted in another has its backslashes doubled.
+    any_form = "|".join(map(re.escape, longest_first)).replace(r"\\", r"\\+")
+    return rf"\\*(?:{any_form})"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import distribution_to_json
 
+from objectives.errors import hide_passwords
 from objectives.students.bert.pretrained import license_of
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL
@@ -82,7 +83,7 @@ def sources_of(study: Study) -> dict[str, str]:
     if study.student is not None:
         named["student"] = _end_of_path(study.student)
         named["student license"] = license_of(study.student)
-    return {name: text for name, text in named.items() if text is not None}
+    return {name: hide_passwords(text) for name, text in named.items() if text is not None}
 
 
 def _of_task(place: str, task: Task) -> dict[str, object]:

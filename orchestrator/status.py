@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.errors import RunError
 from orchestrator.runs.busy_clock import BusyClock
 from orchestrator.runs.damage import damaged_trials
+from orchestrator.runs.reading import as_type
 from orchestrator.runs.records import (
     DEFINITION,
     UNPRUNED,
@@ -36,7 +37,7 @@ from orchestrator.runs.records import (
 from orchestrator.runs.results import DIVERGENCE, ratio_text
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
-from orchestrator.storage.urls import hidden, parse_url, remember_password
+from orchestrator.storage.urls import hidden, parse_url, remember_server
 from orchestrator.workers.heartbeat import WorkerRecord, is_alive, workers_of
 
 _RECENT = 20  # finished trials from which the rate is taken
@@ -106,7 +107,7 @@ def run_status(folder: Path) -> Status:
 
 def storage_status(url: str, name: str | None) -> Status:
     """The status of a study of a storage; its name may be left out where there is only one."""
-    storage = read_storage(remember_password(url))
+    storage = read_storage(remember_server(url))
     names = run_names(storage)
     if name is None and len(names) == 1:
         (name,) = names
@@ -126,10 +127,13 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     Raises RunError if it is another tool's."""
     if folder is None and DEFINITION not in study.user_attrs:
         raise RunError(f"maskfront did not make the study '{study.study_name}'")
-    trials, wanted = trials_of(study), study.user_attrs.get(WANTED)
-    records = [trial_record(trial) for trial in trials if trial.state is not TrialState.WAITING]
+    where = f"study '{study.study_name}'" if folder is None else f"'{folder.path}'"
+    trials = trials_of(study)
+    wanted = as_type(int | None, study.user_attrs.get(WANTED), f"{where}: the study's {WANTED}")
+    begun = [trial for trial in trials if trial.state is not TrialState.WAITING]
+    records = [trial_record(trial, where) for trial in begun]
     rate = trials_per_second(records)
-    workers = [record for record in workers_of(study).values() if not record.ended]
+    workers = [record for record in workers_of(study, where).values() if not record.ended]
     shown = tuple(_worker(record, trials, folder) for record in workers)
     states: Counter[str] = Counter(record.state for record in records)
     failures = Counter(record.failure for record in records if record.failure)

@@ -1,10 +1,14 @@
 """How a line reaches a terminal: as wide as it is, and without what would steer it."""
 
 import re
+import shlex
 
 from rich.console import Console
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from objectives.errors import hide_passwords
+
+# Those that turn the direction of writing, too.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def say(console: Console, line: str) -> None:
@@ -14,8 +18,14 @@ def say(console: Console, line: str) -> None:
 
 
 def visible(text: str) -> str:
-    """Text with its control characters written out, but for line ends and tabs."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    """Text with its control characters written out, but for line ends and tabs, and without
+    passwords."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], hide_passwords(text))
+
+
+def for_shell(text: object) -> str:
+    """One word of a command that people copy, whoever named it."""
+    return shlex.quote(visible(str(text)).replace("\n", "\\n").replace("\t", "\\t"))
 
 
 def say_to_stderr(line: str) -> None:

@@ -53,7 +53,7 @@ class Consensus:
 
 def consensus(run: RunRecord) -> Consensus | None:
     """Read the architectures of the front; None unless there are two that are all there."""
-    full = list(zip(run.unpruned.heads_per_layer, run.unpruned.ffn_per_layer, strict=True))
+    full = list(zip(run.unpruned.heads_per_layer, run.unpruned.ffn_per_layer, strict=False))
     folder = RunFolder(run.folder)
     kept = [read_layers(folder.trial(trial.number)) for trial in run.front if full]
     if len(kept) < 2 or any(len(model) != len(full) for model in kept):

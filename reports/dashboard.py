@@ -6,6 +6,7 @@ All of it lies in the Optuna study, so that any dashboard on the storage shows i
 import hashlib
 import warnings
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 import optuna
@@ -120,6 +121,6 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
     if sizes:
         head = ["layer", *sizes]
         lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for number, layer in enumerate(zip(*sizes.values(), strict=True), start=1):
+    for number, layer in enumerate(zip_longest(*sizes.values(), fillvalue=""), start=1):
         lines.append(f"| {' | '.join([str(number), *layer])} |")
     return "\n".join(lines)

@@ -109,7 +109,7 @@ def overlay(runs: Runs) -> Overlay:
     for run in runs:
         check_run(run)
     unpruned = [run.unpruned for run in runs]
-    shared = {
+    shared: dict[str, tuple[str, Sequence[str]]] = {
         "costs": ("count", [model.cost_name for model in unpruned]),
         "objectives": ("compare models by", [model.objective for model in unpruned]),
     }

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from objectives.cache import atomic_write_text
+from objectives.engines.names import Engine
+from objectives.errors import FinitePositive, PositiveInt
 from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import check_teachers
 from orchestrator.runs.damage import damaged_files
+from orchestrator.runs.reading import REMEDY, as_record, as_type, read_json
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.terminal import for_shell
 from reports.choice import kept_front, model_folder
 from reports.timings import timings_document
 
@@ -262,44 +266,67 @@ def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
     path = RunFolder(run.folder).bench
     if not path.is_file():
         return ()
+    again = f"delete it, or write it again: maskfront bench {for_shell(run.folder)}"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if (found := document["format"]) != _FORMAT:
-            raise RunError(
-                f"'{path}' is of another version of maskfront ({found}, not {_FORMAT}); delete it, "
-                f"or write it again: maskfront bench {run.folder}"
-            )
-        return _speeds(document, run.unpruned.unit)
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(
-            f"'{path}' is damaged ({type(error).__name__}: {error}); delete it, or write it again: "
-            f"maskfront bench {run.folder}"
-        ) from error
+        document = as_type(Mapping[str, Any], read_json(path), "it")
+        if (found := document.get("format", _FORMAT)) == _FORMAT:
+            return _speeds(as_record(_Document, document, "it"), run.unpruned.unit)
+    except RunError as error:
+        reason = error.text.removesuffix(REMEDY)
+        raise RunError(f"'{path}' is damaged ({reason}); {again}") from error
+    raise RunError(f"'{path}' is of another version of maskfront ({found}, not {_FORMAT}); {again}")
 
 
-def _speeds(document: Mapping[str, Any], counted: str) -> tuple[Speed, ...]:
+@dataclass(frozen=True)
+class _Document:
+    """What `reports.timings.timings_document` made."""
+
+    reference: str
+    conditions: Mapping[str, Any]
+    timings: tuple[Mapping[str, Any], ...]
+    worths: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which model is timed or scored, and in which engine."""
+
+    model: str
+    engine: Engine
+
+
+@dataclass(frozen=True)
+class _Timing(_Place):
+    trial: int | None
+    bits: PositiveInt
+    batch: PositiveInt
+    length: PositiveInt
+    texts: bool
+    median: FinitePositive
+    slow: FinitePositive
+    bytes: FinitePositive
+    flops_ratio: FinitePositive
+    speed_up: FinitePositive
+
+
+def _speeds(document: _Document, counted: str) -> tuple[Speed, ...]:
     worths = {
-        (row["model"], row["engine"]): Worth(
-            metric=row["metric"],
-            interval=tuple(row["interval"]),
-            heldout_metric=row["heldout_metric"],
-            heldout_interval=tuple(row["heldout_interval"]),
-        )
-        for row in document["worths"]
+        as_record(_Place, row, "worths"): as_record(Worth, row, "worths") for row in document.worths
     }
     groups: dict[tuple[Any, ...], dict[str, tuple[int | None, TimedModel]]] = {}
-    shape = itemgetter("engine", "bits", "batch", "length", "texts")
-    for row in document["timings"]:
+    shape = attrgetter("engine", "bits", "batch", "length", "texts")
+    for row in (as_record(_Timing, row, "timings") for row in document.timings):
         timed = TimedModel(
-            milliseconds=row["median"],
-            slow=row["slow"],
-            megabytes=row["bytes"] / 1e6,
-            flops_ratio=row["flops_ratio"],
-            speed_up=row["speed_up"],
-            worth=worths.get((row["model"], row["engine"])),
+            milliseconds=row.median,
+            slow=row.slow,
+            megabytes=row.bytes / 1e6,
+            flops_ratio=row.flops_ratio,
+            speed_up=row.speed_up,
+            worth=worths.get(_Place(row.model, row.engine)),
         )
-        groups.setdefault(shape(row), {})[row["model"]] = (row["trial"], timed)
-    reference, conditions = document["reference"], document["conditions"]
+        groups.setdefault(shape(row), {})[row.model] = (row.trial, timed)
+    if lacking := [shape for shape, group in groups.items() if document.reference not in group]:
+        raise RunError(f"it has no times of {document.reference!r} in {lacking[0][0]}")
     return tuple(
         Speed(
             engine=engine,
@@ -307,9 +334,9 @@ def _speeds(document: Mapping[str, Any], counted: str) -> tuple[Speed, ...]:
             batch=batch,
             length=length,
             texts=texts,
-            device="cpu-1threads" if texts else _device(engine, conditions),
-            reference=reference,
-            reference_model=group[reference][1],
+            device="cpu-1threads" if texts else _device(engine, document.conditions),
+            reference=document.reference,
+            reference_model=group[document.reference][1],
             models={trial: model for trial, model in group.values() if trial is not None},
             counted=counted,
         )
@@ -319,6 +346,6 @@ def _speeds(document: Mapping[str, Any], counted: str) -> tuple[Speed, ...]:
 
 def _device(engine: str, conditions: Mapping[str, Any]) -> str:
     """onnxruntime runs on the CPU wherever torch does."""
-    device = str(conditions["device"]).replace(" ", "-")
+    device = str(conditions.get("device")).replace(" ", "-")
     on_cpu = device == "cpu" or engine.startswith("onnxruntime")
-    return f"cpu-{conditions['threads']}threads" if on_cpu else device
+    return f"cpu-{conditions.get('threads')}threads" if on_cpu else device

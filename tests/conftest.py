@@ -30,6 +30,7 @@ from objectives.text.task import Task
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
+from orchestrator.storage.urls import HOST
 
 if TYPE_CHECKING:
     from tests.servers import MariaDb, Postgres
@@ -199,7 +200,9 @@ def postgres() -> Iterator[Postgres]:
     from tests.servers import Postgres
 
     server = Postgres()
-    yield server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOST, server.socket)
+        yield server
     server.stop()
 
 

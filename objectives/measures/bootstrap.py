@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from objectives.errors import Finite
 from objectives.metric import Labels, Metric, correlations, metric_value
 
 RESAMPLES = 500
@@ -28,7 +29,7 @@ Floats = NDArray[np.float64]
 class Worth:
     """What answers are worth by the task's metric."""
 
-    metric: float
+    metric: Finite
     """On the selection split: what a study sees."""
     interval: Interval
     """95% bootstrap interval of `metric` over the rows of its split."""

@@ -1,7 +1,5 @@
 """`launch`: run a study and show it, from Python as from the command line."""
 
-import re
-import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -12,10 +10,9 @@ from rich.console import Console
 
 from orchestrator.command.run import Run, run_of
 from orchestrator.signals import interruptible, unattended
-from orchestrator.storage.urls import parse_url, remember_password, with_password
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import file_of
-from orchestrator.terminal import say
+from orchestrator.terminal import for_shell, say
 from orchestrator.workers.launch_options import Backend, LaunchOptions
 from orchestrator.workers.loop import run_study
 from orchestrator.workers.worker import Callback
@@ -83,10 +80,8 @@ def launch(
     """
     console = console or Console()
     file = file_of(study)
-    texts = (command or _command(), _source(study, file))
-    if storage is not None:
-        texts, storage = _without_password(texts, storage)
-    following = Following(*texts, _shown(file) if file else None, note=partial(say, console))
+    texts = (command or _command(), _source(study, file), _shown(file) if file else None)
+    following = Following(*texts, note=partial(say, console))
     options = LaunchOptions(
         trials=trials,
         population=population,
@@ -125,13 +120,13 @@ def _command() -> str:
     script = Path(getattr(main, "__file__", None) or "")
     if not script.is_file():
         return "launch(study)"
-    return f"python {_shown(script)}"
+    return f"python {for_shell(_shown(script))}"
 
 
 def _shown(file: Path) -> str:
-    """The path from here, or the name, for a shell: a report tells no home directory."""
+    """The path from here, or the name: a report tells no home directory."""
     here, file = Path.cwd(), file.absolute()
-    return shlex.quote(str(file.relative_to(here)) if file.is_relative_to(here) else file.name)
+    return str(file.relative_to(here)) if file.is_relative_to(here) else file.name
 
 
 def _source(study: Study, file: Path | None) -> str:
@@ -139,13 +134,3 @@ def _source(study: Study, file: Path | None) -> str:
     if file is None:
         return f"study = {pformat(study, width=100)}\n"
     return file.read_text(encoding="utf-8", errors="replace")
-
-
-def _without_password(texts: tuple[str, str], storage: str) -> tuple[tuple[str, str], str]:
-    shown = remember_password(storage)
-    password = with_password(parse_url(shown)).password
-    if password is None:
-        return texts, shown
-    written = rf"(?<=[:\"']){re.escape(str(password))}(?=[@\"'])"  # in a URL, or as a string
-    command, source = (re.sub(written, "PASSWORD", text.replace(storage, shown)) for text in texts)
-    return (command, source), shown

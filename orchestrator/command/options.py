@@ -14,7 +14,7 @@ Storage = Annotated[
     typer.Option(
         help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
         "journal:///FILE; the run folder's own by default. Set the password in "
-        "MASKFRONT_STORAGE_PASSWORD, and the host that it is for in MASKFRONT_STORAGE_HOST."
+        "MASKFRONT_STORAGE_PASSWORD, and the host for later commands in MASKFRONT_STORAGE_HOST."
     ),
 ]
 Name = Annotated[str, typer.Option("--study", help="Variable that holds the study, or its name.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from rich.console import Console
 
 from orchestrator.signals import interruptible
-from orchestrator.terminal import say, say_to_stderr
+from orchestrator.terminal import for_shell, say, say_to_stderr
 
 if TYPE_CHECKING:
     from orchestrator.runs.records import RunRecord
@@ -65,8 +64,8 @@ def next_commands(record: RunRecord, study_file: Path | None = None) -> list[str
     from orchestrator.runs.run_folder import RunFolder
 
     half = [trial for trial in record.front if trial.result.ratio <= 0.5]
-    folder = shlex.quote(str(record.folder))
-    scored = "" if study_file is None else f" --study-file {shlex.quote(str(study_file))}"
+    folder = for_shell(record.folder)
+    scored = "" if study_file is None else f" --study-file {for_shell(study_file)}"
     return [
         f"report     {RunFolder(record.folder).report}",
         f"dashboard  maskfront dashboard {folder}",

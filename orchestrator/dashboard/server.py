@@ -15,10 +15,11 @@ from orchestrator.dashboard.guard import App, guarded
 from orchestrator.dashboard.view import ArtifactsView, DashboardView, Source, Sources
 from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import stores_of
+from orchestrator.runs.reading import as_type
 from orchestrator.runs.records import HOME
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
-from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
+from orchestrator.storage.urls import hidden, is_file, parse_url, remember_server
 
 HOST = "127.0.0.1"  # the dashboard has no authentication: it is never bound wider
 
@@ -72,8 +73,8 @@ def application(source: str | Path) -> App:
         """The study of each run; of many, one that is damaged hides no other."""
         sources, errors = {}, []
         for run in _runs_in(folder):
-            paths = RunFolder(run)
             try:
+                paths = RunFolder(run).existing()
                 url = paths.storage
                 with turns:
                     storage = opened(url, _file_of(url))
@@ -128,7 +129,7 @@ def _state_of(urls: Iterable[str]) -> object:
 
 def _of_storage(url: str) -> App:
     """The dashboard of a storage, with the artifacts of its studies whose folders are here."""
-    storage = read_storage(remember_password(url))
+    storage = read_storage(remember_server(url))
 
     def artifacts() -> list[Any]:
         return [
@@ -153,10 +154,10 @@ def _guarded_view(
 
 def _home(attributes: Mapping[str, Any], storage: str) -> RunFolder | None:
     """The run folder of a study with these user attributes, if it is on this machine."""
-    home = attributes.get(HOME)
-    if home is not None:
-        folder = RunFolder(Path(home["path"]))
-        return folder if folder.identity == home["folder"] else None
+    if HOME in attributes:
+        home = as_type(Mapping[str, str], attributes[HOME], f"the study's {HOME}")
+        folder = RunFolder(Path(home.get("path", "")))
+        return folder if folder.identity == home.get("folder", "") else None
     url = parse_url(storage)
     folder = RunFolder(Path(url.database or "").parent)
     return folder if folder.is_own(hidden(url)) else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from objectives.cache import atomic_write
@@ -77,12 +77,15 @@ def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
 def read_rows(run: RunRecord) -> JudgedRows | None:
     """None for a run of an earlier version, which kept none, and if the file is damaged."""
     found = _read(RunFolder(run.folder).rows)
-    if found is None:
+    try:
+        rows = JudgedRows(
+            labels={role: found[f"labels.{role}"] for role in _ROLES},
+            unpruned={role: found[role] for role in _ROLES},
+        )
+        alike = all(len(rows.labels[role]) == len(rows.unpruned[role]) for role in _ROLES)
+    except (KeyError, TypeError):
         return None
-    return JudgedRows(
-        labels={role: found[f"labels.{role}"] for role in _ROLES},
-        unpruned={role: found[role] for role in _ROLES},
-    )
+    return rows if alike else None
 
 
 def write_answers(file: Path, answers: Mapping[str, Logits]) -> None:
@@ -91,12 +94,20 @@ def write_answers(file: Path, answers: Mapping[str, Logits]) -> None:
 
 
 def read_answers(run: RunRecord, trial: int) -> dict[str, Logits] | None:
-    """The logits of a trial's model on "select" and "heldout"; None as with `read_rows`."""
-    return _read(RunFolder(run.folder).answers(trial))
+    """The logits of a trial's model on "select" and "heldout"; None as with `read_rows`, and if
+    they are not of these rows."""
+    folder = RunFolder(run.folder)
+    found = _read(folder.answers(trial))
+    try:
+        with safe_open(folder.rows, framework="np") as rows:
+            alike = all(rows.get_slice(r).get_shape() == [*found[r].shape] for r in _ROLES)
+    except (FileNotFoundError, SafetensorError, KeyError):
+        return None
+    return found if alike else None
 
 
-def _read(file: Path) -> dict[str, NDArray[Any]] | None:
+def _read(file: Path) -> dict[str, NDArray[Any]]:
     try:
         return dict(load_file(file))
     except (FileNotFoundError, SafetensorError):
-        return None
+        return {}

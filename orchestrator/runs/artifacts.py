@@ -1,6 +1,7 @@
 """The files that optuna-dashboard shows beside a trial: links in the run folder, or a bucket."""
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -22,6 +23,7 @@ from optuna.trial import FrozenTrial
 from objectives.cache import sync
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import storage_of
+from orchestrator.runs.reading import as_type
 from orchestrator.runs.records import ARTIFACTS
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.retry import reason_of
@@ -31,7 +33,8 @@ _SECONDS = 10  # until a bucket that does not answer is given up
 
 class LinkingStore(FileSystemArtifactStore):
     """A store whose artifacts are hard links to the files they were made from, where a disk can: so
-    the weights of a trial take no room of their own."""
+    the weights of a trial take no room of their own. It reads its own files alone, as a stranger's
+    folder may have links to others."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)
@@ -43,6 +46,22 @@ class LinkingStore(FileSystemArtifactStore):
         except (AttributeError, OSError, TypeError):  # no file, or a disk without links
             super().write(artifact_id, content_body)
             sync(self._folder / artifact_id)
+
+    def open_reader(self, artifact_id: str) -> BinaryIO:
+        try:
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                # Without waiting: it may be a pipe.
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                file = os.open(Path(artifact_id).name, flags, dir_fd=folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise ArtifactNotFound("not found") from error
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise ArtifactNotFound("not a file")
+        return os.fdopen(file, "rb")
 
 
 @cache
@@ -90,8 +109,8 @@ def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
 
 def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[Any]:
     """Where the artifacts of a study with these attributes can be read."""
-    stores: list[Any] = [] if folder is None else [FileSystemArtifactStore(folder.artifacts)]
-    url = attributes.get(ARTIFACTS)
+    stores: list[Any] = [] if folder is None else [LinkingStore(folder.artifacts)]
+    url = as_type(str | None, attributes.get(ARTIFACTS), f"the study's {ARTIFACTS}")
     return [*stores, bucket_store(url)] if url else stores
 
 

@@ -37,7 +37,7 @@ def damaged_files(folder: Path, files: Iterable[Path]) -> list[str]:
 def _json(file: Path) -> str | None:
     try:
         json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"is not JSON ({error})"
     return None
 

@@ -14,12 +14,14 @@ from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from objectives.engines.names import BITS, FULL_BITS
-from objectives.errors import a_few
+from objectives.engines.names import BITS, FULL_BITS, Engine
+from objectives.errors import Finite, FinitePositive, a_few, first_line
 from objectives.measures.bootstrap import Worth
+from objectives.metric import Metric
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import FilteredStudy, all_trials, id_of
 from orchestrator.runs.damage import damaged_trials
+from orchestrator.runs.reading import as_record, as_type
 from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
@@ -184,7 +186,13 @@ class RunRecord:
     def space(self) -> dict[str, BaseDistribution]:
         """The knobs and what they were drawn from."""
         knobs = self._defined_below("space.")
-        return {name: json_to_distribution(text) for name, text in knobs.items()}
+        try:
+            return {name: json_to_distribution(text) for name, text in knobs.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"'{self.folder}': the study's {DEFINITION} has knobs that Optuna cannot read "
+                f"({type(error).__name__}: {first_line(error)}); restore it from a copy"
+            ) from error
 
     def _defined_below(self, place: str) -> dict[str, str]:
         named = self.definition.items()
@@ -261,8 +269,8 @@ def load_optuna_study(folder: Path) -> optuna.Study:
         return own_study(name, storage)
     except KeyError as error:
         raise RunError(
-            f"storage {paths.storage} no longer holds the study '{name}'; restore it from a copy, "
-            "or launch the study into another folder",
+            f"storage {paths.shown_storage} no longer holds the study '{name}'; restore it from a "
+            "copy, or launch the study into another folder",
             "out",
         ) from error
 
@@ -309,25 +317,32 @@ def run_names(storage: BaseStorage) -> list[str]:
 
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:
     """The run as it stands, of a study that has got as far as its first trial."""
-    attributes = study.user_attrs
-    definition, rows = attributes[DEFINITION], trials_of(study)
-    trials = [trial_record(row) for row in rows if row.state is not TrialState.WAITING]
+    attributes, where = study.user_attrs, f"'{folder}': the study's"
+
+    def attribute(name: str, hint: Any, otherwise: Any = None) -> Any:
+        return as_type(hint, attributes.get(name, otherwise), f"{where} {name}")
+
+    definition, rows = attribute(DEFINITION, Mapping[str, str]), trials_of(study)
+    begun = [row for row in rows if row.state is not TrialState.WAITING]
+    trials = [trial_record(row, f"'{folder}'") for row in begun]
     while lost := damaged_trials(folder, [trial.number for trial in pareto_front(trials)]):
         trials = [replace(t, damage=(*t.damage, *lost.get(t.number, ()))) for t in trials]
-    metric, engine = definition["task.metric"], definition.get("engine", "eager")
+    metric = as_type(Metric, definition.get("task.metric"), f"{where} task.metric")
+    engine = as_type(Engine, definition.get("engine", "eager"), f"{where} engine")
+    words = attributes.get(WORDS)
     return RunRecord(
         name=study.study_name,
         folder=folder,
         metric_name=metric if BITS[engine] == FULL_BITS else f"{metric} in {engine}",
-        unpruned=unpruned_result(attributes[UNPRUNED]),
+        unpruned=unpruned_result(attributes[UNPRUNED], where),
         trials=tuple(trials),
         definition=definition,
-        versions=attributes[VERSIONS],
-        sources=attributes[SOURCES],
-        notes=tuple(attributes.get(NOTES, ())),
-        words=_words(attributes.get(WORDS)),
-        features=attributes.get(FEATURES, {}),
-        tuned=attributes.get(TUNED, {}),
+        versions=attribute(VERSIONS, Mapping[str, str]),
+        sources=attribute(SOURCES, Mapping[str, str]),
+        notes=attribute(NOTES, tuple[str, ...], ()),
+        words=None if words is None else as_record(Worth, words, f"{where} {WORDS}"),
+        features=attribute(FEATURES, Mapping[str, float], {}),
+        tuned=attribute(TUNED, Mapping[str, Any], {}),
         foreign=foreign_trials(study),
     )
 
@@ -344,31 +359,27 @@ def trials_of(study: optuna.Study) -> list[FrozenTrial]:
             gc.enable()
 
 
-def _words(attribute: dict[str, Any] | None) -> Worth | None:
-    if attribute is None:
-        return None
-    lists = {name: tuple(value) for name, value in attribute.items() if isinstance(value, list)}
-    return Worth(**{**attribute, **lists})
-
-
-def unpruned_result(attribute: dict[str, Any]) -> UnprunedResult:
+def unpruned_result(attribute: object, where: str = "the study's") -> UnprunedResult:
     """From the study attribute `UNPRUNED`."""
-    return _read_as(UnprunedResult, attribute)
+    return _measured(UnprunedResult, attribute, f"{where} {UNPRUNED}")
 
 
-def trial_record(trial: FrozenTrial) -> TrialRecord:
-    """A row from an Optuna trial that maskfront made. Raises RunError if another version did."""
-    started, ended = _span(trial)
+def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
+    """A row from an Optuna trial that maskfront made, of a run that is called `where`. Raises
+    RunError for what no version of maskfront writes."""
+    where = f"{where}: trial {trial.number}'s"
     attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
-    failure = attributes.get(FAILURE, "its process ended before the trial did") if failed else None
-    for told in (RESULT, FAILURE, BEGAN, LAST_SEEN):  # by the fields
-        attributes.pop(told, None)
+    told = {name: attributes.pop(name, None) for name in (RESULT, FAILURE, BEGAN, LAST_SEEN)}
+    for name, hint in _HINTS.items():
+        as_type(hint, {**attributes, **told}.get(name), f"{where} {name}")
+    started, ended = _span(trial, told[BEGAN], told[LAST_SEEN])
+    failure = told[FAILURE] or "its process ended before the trial did"
     record = TrialRecord(
         number=trial.number,
         state=_STATES[trial.state],
         knobs=dict(trial.params),
         result=None,
-        failure=failure,
+        failure=failure if failed else None,
         started=started,
         ended=ended,
         attributes=attributes,
@@ -376,33 +387,38 @@ def trial_record(trial: FrozenTrial) -> TrialRecord:
     )
     if trial.state is not TrialState.COMPLETE:
         return record
-    result = _read_as(TrialResult, trial.user_attrs.get(RESULT, {}))
+    result = _measured(TrialResult, told[RESULT], f"{where} {RESULT}")
     return FinishedTrial(**{**vars(record), "result": result})
 
 
-def _span(trial: FrozenTrial) -> tuple[float | None, float | None]:
+_HINTS = {
+    FAILURE: str | None,
+    BEGAN: FinitePositive | None,
+    LAST_SEEN: Finite | None,
+    WORKER: str | None,
+}
+
+
+def _span(
+    trial: FrozenTrial, began: float | None, last_seen: float | None
+) -> tuple[float | None, float | None]:
     """When a trial ran. Optuna keeps times of the writer's time zone, in most storages without its
     name: so from them comes only how long it took."""
     start, complete = trial.datetime_start, trial.datetime_complete
     if start is None:
         return None, None
-    began: float = trial.user_attrs.get(BEGAN, start.timestamp())
-    if trial.state is TrialState.FAIL and LAST_SEEN in trial.user_attrs:
-        return began, max(began, trial.user_attrs[LAST_SEEN])
+    began = start.timestamp() if began is None else began
+    if trial.state is TrialState.FAIL and last_seen is not None:
+        return began, max(began, last_seen)
     return began, began + max(0.0, (complete - start).total_seconds()) if complete else None
 
 
 _Measured = TypeVar("_Measured", bound=Measured)
 
 
-def _read_as(kind: type[_Measured], document: dict[str, Any]) -> _Measured:
-    """As it was before JSON. Raises RunError for what this version of maskfront does not write."""
-    try:
-        widths = {kind: tuple(sizes) for kind, sizes in document["widths"].items()}
-        intervals = {name: tuple(document[name]) for name in ("interval", "heldout_interval")}
-        return kind(**{**document, **intervals, "widths": widths})
-    except (KeyError, TypeError) as error:
-        raise RunError(
-            f"another version of maskfront made this study ({type(error).__name__}: {error}); read "
-            "it with that version, or launch the study into another folder"
-        ) from error
+def _measured(kind: type[_Measured], document: object, where: str) -> _Measured:
+    measured = as_record(kind, document, where)
+    if measured.objective == "divergence":
+        far = measured.divergence, measured.heldout_divergence
+        as_type(tuple[float, float], far, f"{where}.divergence")
+    return measured

@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
+from objectives.errors import Finite, FinitePositive, NonNegativeInt, PositiveInt
 from objectives.measures.bootstrap import Worth
 
 DIVERGENCE = "divergence"  # what people call that objective
@@ -27,14 +29,14 @@ _ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of
 class Measured(Worth):
     """What a model is worth and how large it is, in what the study counts and in FLOPs."""
 
-    cost: float
+    cost: Finite
     """What the study minimises; an int where it is counted."""
-    cost_full: float
+    cost_full: FinitePositive
     """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
     unit: str
     """Of the two, such as "flops@128", "params" or "ms@cpu-2threads-b1-s128"."""
     flops: int
-    flops_full: int
+    flops_full: PositiveInt
     """FLOPs of the model of ratio 1."""
     flops_unit: str
     """Of the two, such as "flops@128"."""
@@ -48,13 +50,13 @@ class Measured(Worth):
     train_divergence: float | None = None
     """The same on 256 rows that it learnt from; None where it learnt nothing, and in a run of an
     earlier version."""
-    widths: Mapping[str, tuple[int, ...]]
+    widths: Mapping[str, tuple[NonNegativeInt, ...]]
     """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
     BERT's kinds of units are called as in `objectives.students.bert.architecture.Widths`."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """The probability above which each label is there, by its name, where `Task.thresholds` are
     chosen on the selection split; else none."""
-    objective: str = "metric"
+    objective: Literal["metric", "divergence"] = "metric"
     """What the study compares models by, beside the cost: `Study.objective`."""
     beside: Mapping[str, float] = field(default_factory=dict)
     """What it is worth on other tasks, or their teachers are, and what it has forgotten; by name,
@@ -103,13 +105,18 @@ class Measured(Worth):
     @property
     def cost_name(self) -> str:
         """What to call what the study counts, such as "FLOPs"."""
-        return _COST_NAMES[self.unit.partition("@")[0]]
+        return _cost_name(self.unit)
 
     @property
     def sizes(self) -> dict[str, float]:
         """Cost, FLOPs, parameters and bytes by their units; the cost is first, and not repeated."""
         sizes = {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
         return sizes if self.bytes is None else {**sizes, "bytes": self.bytes}
+
+
+def _cost_name(unit: str) -> str:
+    kind = unit.partition("@")[0]
+    return _COST_NAMES.get(kind, kind)
 
 
 LIMITED = ("divergence", "ratio", "flops", "params", "bytes", "ms")
@@ -180,9 +187,9 @@ class UnprunedResult(Measured):
 class TrialResult(Measured):
     """What a finished trial found, measured on the cut model."""
 
-    target_ratio: float
+    target_ratio: Finite
     """R; what was reached, where a method has no target."""
-    tolerance: float
+    tolerance: Finite
     """t: what was reached should lie in [(1 - t) R, (1 + t) R]."""
     budget_unit: str
     """What R is a share of: the unit of the cost; or of FLOPs where the cost depends on bits, which
@@ -201,7 +208,7 @@ class TrialResult(Measured):
     @property
     def budget_name(self) -> str:
         """What to call what R is a share of."""
-        return _COST_NAMES[self.budget_unit.partition("@")[0]]
+        return _cost_name(self.budget_unit)
 
     @property
     def reached(self) -> float:

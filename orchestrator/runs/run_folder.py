@@ -3,14 +3,17 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from objectives.cache import atomic_write_text, kernel_lock
+from objectives.errors import hide_passwords
 from orchestrator.errors import RunError
-from orchestrator.storage.urls import sqlite_url
+from orchestrator.runs.reading import REMEDY, as_record, as_type, read_json
+from orchestrator.storage.urls import hidden, parse_url, sqlite_url
 
 MODEL = "model"
 """Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
@@ -18,6 +21,15 @@ BESIDE = "beside"
 """Folder within a trial's with one for each other task, which holds what the trial's own does."""
 ANSWERS = "answers.safetensors"
 """The file of a model's answers within a trial's folder."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """How a run was launched: the command, the text of the study, and its file, if it has one."""
+
+    command: str
+    source: str
+    study_file: str | None = "STUDY.py"
 
 
 class RunFolder:
@@ -47,8 +59,18 @@ class RunFolder:
 
     @property
     def storage(self) -> str:
-        """The URL of the storage, without its password."""
-        return str(self._addressed().get("storage", sqlite_url(self.database)))
+        """The URL of the storage, without its password: a stranger's, until `as_named` knows it."""
+        text = self._addressed().get("storage", sqlite_url(self.database))
+        try:
+            parse_url(text)
+        except RunError as error:
+            raise RunError(f"'{self.address}': {error.text}{REMEDY}") from error
+        return text
+
+    @property
+    def shown_storage(self) -> str:
+        """`storage` for people."""
+        return hidden(parse_url(self.storage))
 
     def is_own(self, storage: str) -> bool:
         """Whether this is the URL of `database`, which holds this run and nothing else."""
@@ -69,16 +91,13 @@ class RunFolder:
         """What tells it from its copies."""
         return self.path.stat().st_ino
 
-    def _addressed(self) -> dict[str, str]:
+    def _addressed(self) -> Mapping[str, str]:
         if not self.address.is_file():
             return {}
-        try:
-            return dict(json.loads(self.address.read_bytes()))
-        except ValueError as error:
-            raise RunError(
-                f"'{self.address}' is damaged ({error}); it names the storage and the study of "
-                "this folder: restore it from a copy"
-            ) from error
+        named: Mapping[str, str] = as_type(
+            Mapping[str, str], read_json(self.address), f"'{self.address}'"
+        )
+        return named
 
     def write_address(self, storage: str, study_name: str, identity: str) -> None:
         """Remember where the study is; `storage` has no password."""
@@ -87,15 +106,15 @@ class RunFolder:
         atomic_write_text(self.address, json.dumps(document, indent=2) + "\n")
 
     def write_launch(self, command: str, source: str, study_file: str | None) -> None:
-        """Keep how the run was launched: the command, the text of the study, and its file."""
-        document = {"command": command, "source": source, "study_file": study_file}
+        """Keep what `Launched` says, without passwords."""
+        texts = {"command": command, "source": source, "study_file": study_file}
+        document = {name: text and hide_passwords(text) for name, text in texts.items()}
         atomic_write_text(self._launch, json.dumps(document))
 
-    def read_launch(self) -> dict[str, str | None] | None:
+    def read_launch(self) -> Launched | None:
         """What `write_launch` kept; None if the run was launched otherwise, or it is damaged."""
-        with suppress(FileNotFoundError, ValueError):
-            document: dict[str, str | None] = json.loads(self._launch.read_bytes())
-            return document
+        with suppress(FileNotFoundError, RunError):
+            return as_record(Launched, read_json(self._launch), f"'{self._launch}'")
         return None
 
     def trial(self, number: int) -> Path:
@@ -115,7 +134,8 @@ class RunFolder:
         return self.database.is_file() or self.address.is_file()
 
     def existing(self) -> Self:
-        """This folder, if a run lies in it. Raises RunError otherwise."""
+        """This folder, if a run lies in it, and not elsewhere. Raises RunError otherwise."""
+        self.check_no_links()
         if not self.exists():
             raise RunError(
                 f"'{self.path}' is not a run folder: there is no {self.database.name} in it; "
@@ -123,8 +143,17 @@ class RunFolder:
             )
         return self
 
+    def check_no_links(self) -> None:
+        """Raise RunError if a part of the run lies elsewhere: it would be shown, or written over,
+        though it may be no run's."""
+        for name in ("artifacts", "cache", "trials", "workers"):
+            if (part := self.path / name).is_symlink():
+                raise RunError(f"'{part}' is a link; put the folder itself there")
+
     def worker(self, name: str) -> Path:
-        """The file that a worker holds locked while it lives."""
+        """The file that a worker holds locked while it lives. Raises RunError for a path."""
+        if Path(name).name != name:
+            raise RunError(f"'{self.path}': a worker calls itself {name[:40]!r}, which is a path")
         return self.path / "workers" / f"{name}.lock"
 
     @contextmanager

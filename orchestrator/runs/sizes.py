@@ -58,10 +58,11 @@ def in_numbers(sizes: Sizes, full: Sizes) -> dict[str, list[str]]:
 
 def _left_with_heads(kind: str, sizes: Sizes, full: Sizes) -> bool:
     """Whether a layer lacks no more units of this kind than its missing heads had."""
-    if kind not in (*_OF_HEADS, *_OF_ATTENTION):
+    known = {kind, "heads"} <= sizes.keys() & full.keys()
+    if kind not in (*_OF_HEADS, *_OF_ATTENTION) or not known:
         return False
     layers = zip(sizes[kind], full[kind], sizes["heads"], full["heads"], strict=False)
     return all(
-        left == (whole * heads // all_heads if kind in _OF_HEADS else whole * bool(heads))
+        left == (whole * heads // (all_heads or 1) if kind in _OF_HEADS else whole * bool(heads))
         for left, whole, heads, all_heads in layers
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,8 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from objectives.cache import atomic_write
+from objectives.errors import NonNegativeInt
+from orchestrator.errors import RunError
 from orchestrator.runs.answers import write_answers
 from orchestrator.runs.heat_map import draw_heat_map
+from orchestrator.runs.reading import as_type, read_json
 from orchestrator.runs.run_folder import ANSWERS, MODEL, link_or_copy
 
 if TYPE_CHECKING:
@@ -80,17 +82,22 @@ def shown_files(folder: Path) -> list[Path]:
 def read_curve(folder: Path) -> list[dict[str, str]]:
     """The rows of a trial's learning curve, as text; none where the file is gone."""
     with (
-        suppress(FileNotFoundError),
+        suppress(FileNotFoundError, csv.Error),
         (folder / _CURVE).open(newline="", encoding="utf-8", errors="replace") as file,
     ):
-        return list(csv.DictReader(file))
+        # A row that is too long has its rest under None.
+        return [{k: v for k, v in row.items() if k} for row in csv.DictReader(file)]
     return []
 
 
-def read_layers(folder: Path) -> list[dict[str, Any]]:
-    """The layers of a trial's architecture.json, each unit list by its name; none if it is gone or
+def read_layers(folder: Path) -> list[Mapping[str, tuple[int, ...]]]:
+    """Heads and FFN neurons of each layer, of a trial's architecture.json; none if it is gone or
     damaged (`damage` says so). `BertArchitecture.from_json` would need torch."""
-    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-        layers: list[dict[str, Any]] = json.loads((folder / _ARCHITECTURE).read_bytes())["layers"]
-        return layers
+    file, units = folder / _ARCHITECTURE, Mapping[str, tuple[NonNegativeInt, ...]]
+    with suppress(FileNotFoundError, RunError, KeyError):
+        layers = as_type(Mapping[str, Any], read_json(file), str(file))["layers"]
+        return [
+            as_type(units, {name: layer[name] for name in ("heads", "ffn")}, str(file))
+            for layer in as_type(tuple[Mapping[str, Any], ...], layers, str(file))
+        ]
     return []

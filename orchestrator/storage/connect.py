@@ -4,11 +4,12 @@ import os
 import sqlite3
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus, urlencode
+from urllib.parse import quote, urlencode
 
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage, get_storage
@@ -21,7 +22,7 @@ from objectives.cache import atomic_write, kernel_lock, sync
 from orchestrator.errors import RunError
 from orchestrator.storage.journal import RepairedJournal
 from orchestrator.storage.retry import reason_of, retried
-from orchestrator.storage.urls import hidden, is_file, kind_of, parse_url, sqlite_url, with_password
+from orchestrator.storage.urls import as_named, hidden, is_file, kind_of, parse_url, sqlite_url
 
 CONNECT_SECONDS = 5  # how long a server may take to answer the first time
 _STUDIES = "studies"  # a table of every database of Optuna
@@ -36,7 +37,7 @@ _LAST = "alembic_version"  # the table that Optuna makes last
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:
     """Open the storage of a URL, or create it; on a server, its tables only if `create`. Raises
     RunError if there is no server, if it refuses the user, or if another Optuna made it."""
-    url = with_password(parse_url(text))
+    url = as_named(parse_url(text))
     kind = kind_of(url)
     with _explained(url):
         if kind == "sqlite":
@@ -64,7 +65,7 @@ def read_storage(text: str) -> BaseStorage:
     """Open the storage of a URL to look at it: none is created, and nothing that it holds changes.
     Raises RunError as `open_storage`, and for a file that does not exist."""
     check_exists(text)
-    url = with_password(parse_url(text))
+    url = as_named(parse_url(text))
     if kind_of(url) in ("postgresql", "mysql"):
         with _explained(url):
             if not inspect(_for_one_question(url)).has_table(_LAST):  # opening would make it
@@ -73,7 +74,20 @@ def read_storage(text: str) -> BaseStorage:
     if kind_of(url) != "sqlite":
         return open_storage(text)
     with _explained(url):
-        return get_storage(_read_sqlite(Path(str(url.database))))
+        return _explaining(get_storage(_read_sqlite(Path(str(url.database)))), url)
+
+
+def _explaining(storage: BaseStorage, url: URL) -> BaseStorage:
+    """Let what a damaged file makes Optuna raise be one line, at each look."""
+
+    def explained(look: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        with _explained(url):
+            return look(*arguments, **named)
+
+    for name in BaseStorage.__abstractmethods__:
+        if name.startswith("get_"):
+            setattr(storage, name, partial(explained, getattr(storage, name)))
+    return storage
 
 
 def check_exists(text: str) -> None:
@@ -185,30 +199,26 @@ def _for_one_question(url: URL) -> Engine:
 
 
 def _guarded(url: URL) -> dict[str, Any]:
-    """How to connect to a server that may be anyone's: it gets no file of this machine, and no
-    password as it is, unless the URL says by which certificate the server is known."""
+    """How to connect to a server that may be an impostor: it gets no file of this machine, and no
+    password as it is, unless its certificate is checked, or its socket is one of this machine."""
     arguments: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS}
     if kind_of(url) == "mysql":
         arguments["local_infile"] = False
-        if "ssl_ca" not in url.query:
-            arguments["auth_plugin_map"] = dict.fromkeys(
-                ("mysql_clear_password", "dialog"), _NoClearPassword
-            )
+        if url.password and not url.query.keys() & {"ssl_ca", "unix_socket"}:
+            arguments["password"] = _Hashed(str(url.password).encode("latin1"))  # as PyMySQL does
     elif not str(url.query.get("sslmode")).startswith("verify-"):
         arguments["require_auth"] = "!password"
     return arguments
 
 
-class _NoClearPassword:
-    """What PyMySQL asks, with its connection, where a server wants the password as it is."""
+class _Hashed(bytes):
+    """A password that PyMySQL can hash and cannot send: before it is sent, in clear text or under a
+    key that the server has just named, a NUL is added to it."""
 
-    def __init__(self, _: object):
-        pass
-
-    def authenticate(self, _packet: object) -> None:
+    def __add__(self, _: object) -> bytes:
         raise RunError(
-            "the server asks for the password in clear text, which an impostor would do too; name "
-            "the certificate of your server: ?ssl_ca=FILE",
+            "the server asks for the password itself, which an impostor would do too; name the "
+            "certificate of your server: ?ssl_ca=FILE",
             "storage",
         )
 
@@ -248,19 +258,12 @@ def _explained(url: URL) -> Iterator[None]:
             f"pip install -c constraints.txt -e '.[{kind}]'"
         ) from error
     except (SQLAlchemyError, StorageInternalError, sqlite3.Error, OSError) as error:
-        raise RunError(f"storage {shown} cannot be opened: {_reason(error, url)}") from error
+        raise RunError(f"storage {shown} cannot be opened: {reason_of(error)}") from error
     except RuntimeError as error:  # Optuna's word for the tables of another version
-        raise RunError(
-            f"storage {shown} was made by another version of Optuna: {_reason(error, url)}"
-        ) from error
+        reason = reason_of(error)
+        what = "was made by another version of Optuna" if "optuna" in reason else "cannot be opened"
+        raise RunError(f"storage {shown} {what}: {reason}") from error
     except ValueError as error:  # a line of a journal that is no JSON
         raise RunError(
             f"storage {shown} is damaged ({error}); restore it from a copy, or name another"
         ) from error
-
-
-def _reason(error: BaseException, url: URL) -> str:
-    reason, password = reason_of(error), str(url.password or "")
-    if password:
-        reason = reason.replace(password, "***").replace(quote_plus(password), "***")
-    return reason

@@ -10,7 +10,7 @@ from optuna.storages import get_storage, run_grpc_proxy_server
 
 from orchestrator.errors import RunError
 from orchestrator.storage.connect import open_storage
-from orchestrator.storage.urls import kind_of, parse_url, remember_password
+from orchestrator.storage.urls import kind_of, parse_url, remember_server
 
 HOST = "127.0.0.1"
 """The proxy knows no users and no encryption: other machines reach it best through a tunnel."""
@@ -26,7 +26,7 @@ def serve_storage(url: str, port: int, started: Callable[[str], None], host: str
             "mysql://... or sqlite:///FILE"
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = open_storage(remember_password(url))
+    storage = open_storage(remember_server(url))
     with socket.socket() as probe:  # gRPC itself would share a port that another one serves
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,28 +1,33 @@
 """The URL of a storage: what it may say, and what of it may be shown."""
 
 import os
+import shlex
+from itertools import chain
 from pathlib import Path
 
 from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
+from objectives.errors import know_password
 from orchestrator.errors import RunError
 
 PASSWORD = "MASKFRONT_STORAGE_PASSWORD"
 """Environment variable with the password of a storage whose URL has a user and no password."""
 HOST = "MASKFRONT_STORAGE_HOST"
-"""Environment variable with the hosts, with commas between them, that this password is for; it is
-also for this machine, and for a server that the user names on the command line or in Python."""
+"""Environment variable with the hosts that a run folder may name beside this machine, with commas
+between them; behind each, after a "?", what a URL may say of its certificates."""
 _HERE = ("", "localhost", "127.0.0.1", "::1")
-_passwords: dict[tuple[object, ...], str] = {}
-"""Of the servers that the user has named to this process."""
+_named: dict[tuple[object, ...], URL] = {}
+"""URLs of the servers that the user has named to this process, with password, by `_server`."""
+_PLACE = ("host", "port", "unix_socket")
+"""What a run folder may say behind the "?" of its URL."""
 _SETTINGS = (
-    *("host", "port", "unix_socket", "charset"),
-    *("sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca"),
+    *_PLACE,
+    *("charset", "sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca", "ssl_check_hostname"),
 )
-"""What a URL may say behind its "?". A run folder may name any server, and PyMySQL would read what
-files this machine has where a URL tells it to."""
+"""What a user may say there. PyMySQL would read any file of this machine that a URL tells it to."""
+_FILES = ("sqlite", "journal")
 _DRIVERS = {
     "postgres": "postgresql+psycopg",
     "postgresql": "postgresql+psycopg",  # its own default differs between SQLAlchemy 2.0 and 2.1
@@ -41,10 +46,10 @@ def parse_url(text: str) -> URL:
     try:
         url = make_url(text)
         port = url.port
-    except (ArgumentError, ValueError) as error:
+    except (ArgumentError, ValueError):
         raise RunError(
             f"that is not the URL of a storage; it must be one of {_KNOWN}", "storage"
-        ) from error
+        ) from None  # it would show what was taken for a port
     kind = kind_of(url)
     if kind not in ("sqlite", "postgres", "postgresql", "mysql", "journal", "grpc"):
         raise RunError(f"'{url.drivername}' is not a storage; use one of {_KNOWN}", "storage")
@@ -59,7 +64,7 @@ def parse_url(text: str) -> URL:
         raise RunError(
             "the URL has two '@'; write the one in a user name or password as %40", "storage"
         )
-    if kind in ("sqlite", "journal"):
+    if kind in _FILES:
         if url.host or url.database in (None, "", ":memory:"):
             raise RunError(
                 f"'{hidden(url)}' names no file; write {kind}:///FOLDER/FILE, or "
@@ -69,36 +74,51 @@ def parse_url(text: str) -> URL:
         return url.set(database=str(Path(str(url.database)).absolute()))
     if kind == "grpc" and not (url.host and port):
         raise RunError(f"'{hidden(url)}' must be grpc://HOST:PORT", "storage")
-    return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+    driver = "mysql" if kind == "mysql" else url.drivername  # PyMySQL alone is guarded
+    return url.set(drivername=_DRIVERS.get(driver, driver))
 
 
-def remember_password(text: str) -> str:
-    """The URL, which the user named, without its password. This process keeps the password, which
-    the URL has or the environment has for it: `with_password` knows it."""
+def remember_server(text: str) -> str:
+    """The URL, which the user named, as a run folder may hold it. This process keeps the password,
+    which the URL has or the environment has for it, and the settings: `as_named` knows them."""
     url = parse_url(text)
-    password = url.password or os.environ.get(PASSWORD)
-    if url.username is None or not password:
-        return text
-    _passwords[_server(url)] = str(password)
+    if kind_of(url) not in _FILES:
+        known = _named.get(_server(url), url).password
+        password = url.password or known or os.environ.get(PASSWORD)
+        know_password(str(password or ""))
+        _named[_server(url)] = url if url.username is None else url.set(password=password)
     return hidden(url)
 
 
-def with_password(url: URL) -> URL:
-    """The URL with the password that the user gave for its server, if it asks for one. Raises
-    RunError if there is but that of the environment, and it may be for another server: whoever
-    sent a run folder may have written where its study lies."""
-    password = url.password or _passwords.get(_server(url))
-    if url.username is None:
+def as_named(url: URL) -> URL:
+    """The URL with the password and the settings that the user gave for its server. Raises RunError
+    for a server that the user has not named and for settings of another: whoever sent a run folder
+    may have written where its study lies."""
+    if kind_of(url) in _FILES:
         return url
-    if password is None and (password := os.environ.get(PASSWORD)):
-        named = os.environ.get(HOST, "").split(",")
-        strange = [h for h in _hosts(url) if not (h in _HERE or h.startswith("/") or h in named)]
-        if strange:
-            raise RunError(
-                f"storage {hidden(url)} comes from a run folder; set {HOST}={','.join(strange)} "
-                f"if {PASSWORD} is for this host, or unset the password"
-            )
-    return url.set(password=password)
+    named = _named.get(_server(url)) or _named_by_environment(url)
+    settings = {name: value for name, value in url.query.items() if name not in _PLACE}
+    if not settings.items() <= dict(named.query).items():
+        raise RunError(
+            f"storage {hidden(url)} comes from a run folder, which may not set "
+            f"{', '.join(settings)}; set it behind the '?' of --storage, or of a host in {HOST}"
+        )
+    return url.set(password=url.password or named.password, query={**named.query, **url.query})
+
+
+def _named_by_environment(url: URL) -> URL:
+    entries = (entry.partition("?") for entry in os.environ.get(HOST, "").split(","))
+    known = dict.fromkeys(_HERE, "") | {host: query for host, _, query in entries}
+    if strange := [host for host in _hosts(url) if host not in known]:
+        trust = shlex.quote(f"{HOST}={','.join(strange)}")
+        raise RunError(
+            f"storage {hidden(url)} comes from a run folder, and you have not named its server; "
+            f"set {trust} if you know it, or name it with --storage URL"
+        )
+    query = "&".join(filter(None, map(known.get, _hosts(url))))
+    settings = parse_url(f"{url.drivername}://?{query}").query if query else {}
+    password = None if url.username is None else os.environ.get(PASSWORD)
+    return url.set(password=password, query=settings)
 
 
 def _server(url: URL) -> tuple[object, ...]:
@@ -107,9 +127,9 @@ def _server(url: URL) -> tuple[object, ...]:
 
 
 def _hosts(url: URL) -> list[str]:
-    """All that a driver may connect to, a folder with a socket among them; "" is this machine."""
-    named = (url.host or "", *url.normalized_query.get("host", ()))
-    return [host for text in named for host in text.split(",")]
+    """All that a driver may connect to, sockets among them; "" is this machine."""
+    named = (url.normalized_query.get(name, ()) for name in ("host", "unix_socket"))
+    return [host for text in (url.host or "", *chain(*named)) for host in text.split(",")]
 
 
 def kind_of(url: URL) -> str:
@@ -118,13 +138,15 @@ def kind_of(url: URL) -> str:
 
 
 def hidden(url: URL) -> str:
-    """The URL without its password: the only way in which one is shown or written."""
-    return url._replace(password=None).render_as_string()
+    """Where the server or file is, without password and settings: the only way in which a URL is
+    shown or written."""
+    place = {name: value for name, value in url.query.items() if name in _PLACE}
+    return url._replace(password=None).set(query=place).render_as_string()
 
 
 def is_file(text: str) -> bool:
     """Whether the storage of a URL is a file, which opening it would make; else it is a server."""
-    return kind_of(parse_url(text)) in ("sqlite", "journal")
+    return kind_of(parse_url(text)) in _FILES
 
 
 def sqlite_url(file: str | Path) -> str:

@@ -20,6 +20,8 @@ from typing import Self
 import optuna
 
 from objectives.cache import is_free, kernel_lock
+from objectives.errors import Finite
+from orchestrator.runs.reading import as_record
 from orchestrator.runs.run_folder import RunFolder
 
 LAUNCHES = "launches"  # study attribute: how many it has had
@@ -41,7 +43,7 @@ class WorkerRecord:
     device: str
     beat: int  # how often it has beaten: others compare this, not their clocks with its
     launch: int = 0  # how many launches the study had had when it began
-    at: float  # when, in seconds since 1970 by its own clock; for people only
+    at: Finite  # when, in seconds since 1970 by its own clock; for people only
     ended: bool = False
 
 
@@ -50,10 +52,13 @@ def launch_of(outer: optuna.Study) -> int:
     return int(outer.user_attrs.get(LAUNCHES, 0))
 
 
-def workers_of(outer: optuna.Study) -> dict[str, WorkerRecord]:
-    """All workers that ever served the study, by name."""
-    attributes = outer.user_attrs.items()
-    records = [WorkerRecord(**value) for key, value in attributes if key.startswith(WORKERS)]
+def workers_of(outer: optuna.Study, where: str = "the study") -> dict[str, WorkerRecord]:
+    """All workers that ever served the study, which errors call `where`, by name."""
+    records = [
+        as_record(WorkerRecord, value, f"{where}: {key}")
+        for key, value in outer.user_attrs.items()
+        if key.startswith(WORKERS)
+    ]
     return {record.name: record for record in records}
 
 

@@ -28,7 +28,7 @@ from orchestrator.sampler import make_sampler
 from orchestrator.signals import interruptible, unattended
 from orchestrator.storage.connect import check_exists, open_storage
 from orchestrator.storage.retry import is_full, reason_of
-from orchestrator.storage.urls import hidden, is_file, parse_url, remember_password
+from orchestrator.storage.urls import hidden, is_file, parse_url, remember_server
 from orchestrator.study import PopulationSize, Study
 from orchestrator.teacher_study import tune_teacher
 from orchestrator.terminal import say
@@ -142,10 +142,12 @@ def opened(
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
-    """The URL of a launch's storage, as asked or remembered. Raises RunError if the two differ."""
+    """The URL of a launch's storage, as asked or remembered. Raises RunError if the two differ, and
+    for a folder with parts elsewhere."""
+    folder.check_no_links()
     if storage is None:
         return folder.storage
-    known, asked = (hidden(parse_url(url)) for url in (folder.storage, storage))
+    known, asked = folder.shown_storage, hidden(parse_url(storage))
     if known != asked and (folder.address.exists() or folder.database.exists()):
         raise RunError(
             f"'{folder.path}' has its study in {known}, not in {asked}; leave the storage out, "
@@ -153,7 +155,7 @@ def address(folder: RunFolder, storage: str | None) -> str:
             "storage",
             "out",
         )
-    return remember_password(storage)
+    return remember_server(storage)
 
 
 def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
@@ -192,7 +194,7 @@ def writing(folder: RunFolder) -> Iterator[None]:
         if isinstance(error, OSError):
             path, reason = error.filename or folder.path, str(error.strerror or error)
         else:
-            path, reason = folder.storage, reason_of(error)
+            path, reason = folder.shown_storage, reason_of(error)
         remedy = "free the disk or choose" if is_full(error) else "choose"
         raise RunError(
             f"'{path}' could not be written ({reason}); finished trials are kept: {remedy} another "

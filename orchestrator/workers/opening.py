@@ -97,7 +97,7 @@ def open_study(
 def check_no_trials(folder: RunFolder) -> None:
     """Refuse a new study over the trials of one that is lost: their models would be replaced."""
     if any(folder.trials.glob("*")):
-        lost = folder.storage if folder.address.exists() else folder.database.name
+        lost = folder.shown_storage if folder.address.exists() else folder.database.name
         raise RunError(
             f"'{folder.path}' holds trials of a study whose database is gone; choose another "
             f"folder, or put {lost} back",
@@ -162,7 +162,7 @@ def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
         return
     home = outer.user_attrs.get(HOME)
     # A launch that was killed between the two writes below has left the first.
-    half_bound = (folder.storage, folder.study_name) == (storage, outer.study_name)
+    half_bound = (folder.shown_storage, folder.study_name) == (storage, outer.study_name)
     if home is None and (folder.identity is None or half_bound):
         identity = folder.identity or secrets.token_hex(8)
         folder.write_address(storage, outer.study_name, identity)

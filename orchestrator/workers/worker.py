@@ -14,7 +14,7 @@ from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from objectives.device import free_memory, matmul_dtype, out_of_memory
-from objectives.errors import MaskfrontError, UserError
+from objectives.errors import MaskfrontError, UserError, hide_passwords
 from objectives.measures.measured import WrongCostError
 from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, populations
 from objectives.workbench.scoring import Score
@@ -141,7 +141,7 @@ class Worker:
             {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
             teachers,
         )
-        self.outer.set_user_attr(records.NOTES, self.bench.notes)
+        self.outer.set_user_attr(records.NOTES, [*map(hide_passwords, self.bench.notes)])
         words = self.bench.words
         self.outer.set_user_attr(records.WORDS, None if words is None else asdict(words))
         self.outer.set_user_attr(records.UNPRUNED, asdict(unpruned))
@@ -373,6 +373,7 @@ class Worker:
         )
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
+        reason = hide_passwords(reason)
         for number in list(numbers):
             fail_trial(self.outer, self.folder, number, {records.FAILURE: reason}, retry)
             self.failed.append(reason)

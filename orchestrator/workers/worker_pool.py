@@ -23,7 +23,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.signals import begin_worker, check_interrupted, interruptible, unattended
-from orchestrator.storage.urls import parse_url, with_password
+from orchestrator.storage.urls import as_named, parse_url
 from orchestrator.study import Study
 from orchestrator.study_file import own_modules
 from orchestrator.terminal import say
@@ -60,7 +60,7 @@ def launch_workers(
     note = partial(say, console or Console())
     # A device that is not there is refused here and once, not by each process.
     recorded = choose_device(device) if backend == "loky" else device
-    url = with_password(parse_url(address(folder, options.storage)))  # absolute
+    url = as_named(parse_url(address(folder, options.storage)))  # absolute
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))

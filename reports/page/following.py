@@ -1,6 +1,5 @@
 """Page and dashboard of a run that a launch is at work on, kept up to date by the launch itself."""
 
-import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.terminal import say_to_stderr
+from orchestrator.terminal import for_shell, say_to_stderr
 from reports.dashboard import publish
 from reports.overlay import overlay
 from reports.page.page import write_report
@@ -54,7 +53,7 @@ class Following:
         except Exception as error:
             self._note(
                 f"the report could not be written ({type(error).__name__}: {error}); the run is "
-                f"complete: maskfront report {shlex.quote(str(run.folder))} writes it again"
+                f"complete: maskfront report {for_shell(run.folder)} writes it again"
             )
 
     def cut_short(self) -> None:

@@ -6,6 +6,8 @@ import json
 import secrets
 import shlex
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -19,6 +21,7 @@ from objectives.cache import atomic_write_text
 from objectives.workbench.words import NAME
 from orchestrator.runs.results import size_text
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.terminal import for_shell
 from reports.cascades import cascades_of
 from reports.curves import gap_note, read_curves
 from reports.figures.architectures import architecture_section
@@ -99,8 +102,9 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
 
 def _part(together: Overlay, place: int) -> dict[str, Any]:
     run = together.runs[place]
-    view, folder = together.views[place], shlex.quote(str(run.folder))
+    view, folder = together.views[place], for_shell(run.folder)
     launch = RunFolder(run.folder).read_launch()
+    study_file = "STUDY.py" if launch is None else launch.study_file
     return {
         "place": place,
         "name": together.names[place],
@@ -111,10 +115,17 @@ def _part(together: Overlay, place: int) -> dict[str, Any]:
         "counts": Counter(map(state_text, run.trials)),
         "folder": folder,
         "export": f"maskfront export {folder}",
-        "launch": launch,
-        "study_file": "STUDY.py" if launch is None else launch.get("study_file", "STUDY.py"),
+        "launch": launch and replace(launch, command=_command(launch.command)),
+        "study_file": study_file and for_shell(study_file),
         "cascades": cascades_of(run),
     }
+
+
+def _command(text: str) -> str:
+    """A command that somebody wrote into a run folder, with nothing in it that a shell acts on."""
+    with suppress(ValueError):
+        return " ".join(map(for_shell, shlex.split(text)))
+    return for_shell(text)
 
 
 @cache

@@ -367,6 +367,33 @@ def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
             assert answer.read() == kept.read_bytes()
 
 
+@pytest.mark.parametrize("kind", ["link to a file", "link to a folder's", "pipe"])
+def test_only_files_of_the_run_are_served(runs: Path, tmp_path: Path, kind: str) -> None:
+    """A run folder may be a stranger's."""
+    folder = RunFolder(shutil.copytree(runs / "seed-0", tmp_path / "run"))
+    secret = tmp_path / "secret"
+    with closing(Served(folder.path)) as served:
+        (summary,) = served.json("/api/studies")["study_summaries"]
+        trial = served.json(f"/api/studies/{summary['study_id']}")["trials"][0]
+        artifact = trial["artifacts"][0]["artifact_id"]
+        path = f"/artifacts/{summary['study_id']}/{trial['trial_id']}/{artifact}"
+        with served.ask(path) as answer:
+            kept = answer.read()
+        if kind == "link to a folder's":
+            folder.artifacts.rename(secret)
+            folder.artifacts.symlink_to(secret)
+        else:
+            (folder.artifacts / artifact).replace(secret)
+            if kind == "pipe":
+                os.mkfifo(folder.artifacts / artifact)
+            else:
+                (folder.artifacts / artifact).symlink_to(secret)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            served.ask(path)
+        with caught.value as error:
+            assert kept not in error.read()
+
+
 def in_one_storage(folder: Path, *names: str) -> str:
     """The URL of a storage of several studies, each with a run folder of its name."""
     storage = f"sqlite:///{folder / 'shared.db'}"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from maskfront import Run, Study, load_run
 from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import predict
 from objectives.workbench.inputs import read_inputs
-from orchestrator.runs.answers import read_answers, read_rows
+from orchestrator.runs.answers import read_answers, read_rows, write_answers, write_rows
+from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from tests.launching import run_study
 
@@ -50,3 +54,28 @@ def test_a_run_without_them_is_still_read(run: Run) -> None:
     assert read_rows(run) is None
     assert read_answers(run, run.finished[0].number) is None
     assert load_run(run.folder).front == run.front
+
+
+@pytest.mark.parametrize("of", ["other rows", "other classes", "no role"])
+def test_answers_of_another_run_are_none(tmp_path: Path, of: str) -> None:
+    folder, finished = RunFolder(tmp_path), cast("FinishedTrial", SimpleNamespace(number=3))
+    run = cast("RunRecord", SimpleNamespace(folder=tmp_path))
+    rng = np.random.default_rng(0)
+    logits = {role: rng.normal(size=(6, 3)).astype(np.float32) for role in ("select", "heldout")}
+    labels = {role: np.zeros(6, dtype=np.int64) for role in logits}
+    folder.answers(3).parent.mkdir(parents=True)
+    write_rows(folder, labels, logits)
+    write_answers(folder.answers(3), logits)
+    assert read_rows(run) is not None
+    assert read_answers(run, finished) is not None
+    changed = {
+        "other rows": logits | {"select": logits["select"][:-1]},
+        "other classes": {role: own[:, :2] for role, own in logits.items()},
+        "no role": {"select": logits["select"]},
+    }[of]
+    save_file({role: own.copy() for role, own in changed.items()}, folder.answers(3))
+    assert read_answers(run, finished) is None
+    if of != "other classes":
+        kept = {f"labels.{role}": own for role, own in labels.items()} | changed
+        save_file({name: own.copy() for name, own in kept.items()}, folder.rows)
+        assert read_rows(run) is None

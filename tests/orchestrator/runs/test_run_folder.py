@@ -7,10 +7,15 @@ from pathlib import Path
 import optuna
 import pytest
 
+from objectives.cache import is_free, kernel_lock
+from orchestrator.dashboard.server import application
 from orchestrator.errors import RunError
+from orchestrator.runs.records import read_run
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.status import run_status
 from orchestrator.storage.connect import open_storage
 from orchestrator.storage.urls import hidden, parse_url
+from orchestrator.workers.loop import address
 
 
 def test_a_second_launch_is_refused(tmp_path: Path) -> None:
@@ -45,6 +50,27 @@ def test_a_damaged_address_is_said_and_a_damaged_launch_is_none(tmp_path: Path) 
     assert folder.study_name == "tiny"
     for file in tmp_path.iterdir():
         file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(RunError, match=r"storage\.json' is damaged .*: restore it from a copy"):
+    with pytest.raises(RunError, match=r"storage\.json' is damaged .*; restore it from a copy"):
         _ = folder.storage
     assert folder.read_launch() is None
+
+
+@pytest.mark.parametrize("part", ["artifacts", "cache", "trials", "workers"])
+def test_a_part_that_is_a_link_is_refused(tmp_path: Path, part: str) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.database.touch()
+    (folder.path / part).symlink_to(tmp_path / "elsewhere")
+    for look in (read_run, run_status, application, lambda path: address(RunFolder(path), None)):
+        with pytest.raises(RunError, match=f"run/{part}' is a link; put the folder itself there"):
+            look(folder.path)
+
+
+@pytest.mark.parametrize("target", ["missing", "there"])
+def test_a_lock_is_no_link(tmp_path: Path, target: str) -> None:
+    (tmp_path / "there").touch()
+    (tmp_path / "lock").symlink_to(tmp_path / target)
+    with pytest.raises(OSError, match="symbolic links"), kernel_lock(tmp_path / "lock"):
+        pass
+    assert is_free(tmp_path / "lock") is None
+    assert not (tmp_path / "missing").exists()

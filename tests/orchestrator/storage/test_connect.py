@@ -155,6 +155,7 @@ def test_a_driver_is_named_and_a_password_never_shown() -> None:
     assert parse_url("postgresql://me@db/x").drivername == "postgresql+psycopg"
     assert parse_url("postgres://me@db/x").drivername == "postgresql+psycopg"
     assert parse_url("mysql://me@db/x").drivername == "mysql+pymysql"
+    assert parse_url("mysql+mysqldb://me@db/x").drivername == "mysql+pymysql"
     assert parse_url("postgresql+psycopg2://me@db/x").drivername == "postgresql+psycopg2"
     assert hidden(parse_url("postgresql://me:s3cret@db/x")) == "postgresql+psycopg://me@db/x"
 

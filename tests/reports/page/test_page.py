@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,32 @@ def hostile(run: RunRecord) -> RunRecord:
         versions={HOSTILE: HOSTILE},
         notes=(HOSTILE,),
     )
+
+
+@pytest.mark.parametrize(
+    "hostile", ["it's; touch pwned", "$(touch pwned) `touch pwned`", "a\ntouch pwned\n"]
+)
+def test_what_a_page_says_to_copy_runs_one_command(
+    mixed_run: RunRecord, tmp_path: Path, hostile: str
+) -> None:
+    """Each is given to a shell, in which maskfront is no more than a name."""
+    run = replace(mixed_run, folder=tmp_path / hostile)
+    document = {"command": f"maskfront run {hostile}", "source": "", "study_file": hostile}
+    run.folder.mkdir(parents=True)
+    (run.folder / "launch.json").write_text(json.dumps(document))
+    target = tmp_path / "report.html"
+    write_report([run], target)
+    html = target.read_text()
+    launched = re.search(r"Launched by <code>(.*?)</code>", html, re.DOTALL)
+    said = [*re.findall(r"<code>(maskfront .*?)</code>", html, re.DOTALL)]
+    said += re.findall(r"To write one: (maskfront .*?)</caption>", html, re.DOTALL)
+    assert launched is not None
+    assert len(said) > 1
+    for command in (launched[1], *said):
+        script = f"maskfront() {{ :; }}; {unescape(command)}"
+        subprocess.run(["sh", "-c", script], cwd=tmp_path, check=False, capture_output=True)
+        assert "\n" not in command
+    assert not (tmp_path / "pwned").exists()
 
 
 UNPRUNED = "0.9000 0.880 to 0.910 0.8800 0.860 to 0.890"

@@ -1,0 +1,70 @@
+"""Values that come from JSON, checked where they are read: a run folder may be damaged, another
+version's or a stranger's."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from math import inf
+from pathlib import Path
+from reprlib import repr  # a few levels and characters
+from typing import Any, TypeVar
+
+from objectives.errors import first_line, types_of, wanted
+from orchestrator.errors import RunError
+
+Record = TypeVar("Record")
+REMEDY = "; restore it from a copy"
+"""What the text of each error here ends with."""
+_HUGE = 1e100  # what JSON may say and no number of a run is; to compute with it overflows
+
+
+def read_json(file: Path) -> Any:
+    """The content of a JSON file. Raises RunError if it is damaged, and FileNotFoundError."""
+    try:
+        return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"'{file}' is damaged ({first_line(error)}){REMEDY}") from error
+
+
+def as_type(hint: Any, value: Any, where: str) -> Any:
+    """The value, with tuples for lists. Raises RunError, which says `where` it is from, if it is
+    not of this type."""
+    try:
+        value = _frozen(value)
+        right = wanted(hint, value)
+    except OverflowError:
+        right = "below 1e100"
+    except RecursionError:
+        right = "less nested"
+    if right is not None:
+        raise RunError(f"{where} is {repr(value)}; it must be {right}{REMEDY}")
+    return value
+
+
+def as_record(kind: type[Record], value: Any, where: str) -> Record:
+    """A dataclass of the keys that it knows: a newer version may have written more. Raises RunError
+    as `as_type`, and if there are too few."""
+    document = value if isinstance(value, dict) else as_type(Mapping[str, Any], value, where)
+    types, known = types_of(kind), {}
+    for field in fields(kind):  # type: ignore[arg-type]  # a class of a dataclass
+        name = field.name
+        if name in document:
+            known[name] = as_type(types[name], document[name], f"{where}.{name}")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise RunError(
+                f"{where} has no {name}: it is damaged, or another version of maskfront made it"
+                f"{REMEDY}"
+            )
+    return kind(**known)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return {key: _frozen(own) for key, own in value.items()}
+    if isinstance(value, int | float) and _HUGE < abs(value) < inf:
+        raise OverflowError
+    return value
