@@ -52,9 +52,9 @@ from orchestrator.runs.busy_clock import BusyClock
 RATIOS = (0.1, 0.2, 0.3, 0.5)
 FIRST = (0.5, 0.1, 0.3, 0.2)
 LOOP = {
-    "flops_weight": FloatDistribution(0.03, 1, log=True),
+    "flops_weight": FloatDistribution(0.02, 0.5, log=True),
     "tolerance": FloatDistribution(0.01, 0.1, log=True),
-    "grad_rescale": FloatDistribution(1, 30, log=True),
+    "grad_rescale": FloatDistribution(0.5, 20, log=True),
 }
 MASKS = {
     "flops_weight": FloatDistribution(0.3, 30, log=True),

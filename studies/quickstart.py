@@ -6,7 +6,7 @@ from maskfront import ElasticSearch, Stage, Study, Task, Teacher, launch
 from studies._quickstart_data import minilm, tweets
 
 elastic = Stage(name="elastic", epochs=8, learning_rate=6e-4, loss="prediction+hidden")
-near_the_training = {"flops_weight": 0.1, "grad_rescale": 5.0}
+near_the_training = {"flops_weight": 0.1, "grad_rescale": 2.0}
 
 study = Study(
     name="quickstart",
@@ -16,10 +16,10 @@ study = Study(
     teacher=Teacher(checkpoint=minilm(), epochs=2, learning_rate=5e-5),
     method=ElasticSearch(elastic=elastic),
     space={
-        "flops_weight": FloatDistribution(0.03, 1, log=True),
+        "flops_weight": FloatDistribution(0.02, 0.5, log=True),
         "target_ratio": FloatDistribution(0.1, 1, log=True),
         "tolerance": FloatDistribution(0.01, 0.1, log=True),
-        "grad_rescale": FloatDistribution(1, 30, log=True),
+        "grad_rescale": FloatDistribution(0.5, 20, log=True),
     },
     first=tuple(
         {"target_ratio": ratio, **near_the_training} for ratio in (0.95, 0.7, 0.5, 0.3, 0.2, 0.1)

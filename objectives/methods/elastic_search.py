@@ -67,7 +67,7 @@ class ElasticSearch(StagedMethod):
 
     flops_weight: NonNegativeFloat = 0.1
     """lambda: weight of the FLOPs loss beside the loss of the answers. >= 0."""
-    grad_rescale: PositiveFloat = 5.0
+    grad_rescale: PositiveFloat = 2.0
     """kappa: factor on the gradient that reaches alpha. > 0."""
     search_steps: NonNegativeInt = 16
     """Steps of the search, each on `batch_size` rows of `alpha`. 0: the ranking alone decides."""
