@@ -22,7 +22,8 @@ it is the report's own search, for a GPU.
 
 Writes benchmarks/results/seed_table.json, a population at once, and goes on where it was stopped;
 prints the tables. `open` is the share of units that the search left open in its last step, before
-the budget cuts what is over; `least` the smallest share at any step; `flops` the share of the
+the budget cuts what is over (in the report the threshold decides alone); `least` the smallest
+share at any step; `flops` the share of the
 student's FLOPs that is left; `per_layer` the share of the units that each layer keeps.
 """
 
@@ -110,6 +111,7 @@ def members_of(space: str, stages: tuple[Stage, ...]) -> list[SearchMethod]:
         "seed",
         spaces=(space.partition(",")[0],),
         heads_by="softmax" if space == "heads" else "sigmoid",
+        discretise="budget",
         stages=stages,
         batch_size=BATCH,
     )

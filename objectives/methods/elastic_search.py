@@ -2,8 +2,9 @@
 
 The first trial trains one student at many sizes (`weights/elastic.py`), along the order of the
 scores of its units; it is kept for the run. A trial begins with the units of highest score that
-meet R, searches by gradient how many units each layer keeps (`strategies/ordered_masks.py`), cuts,
-and is scored. With `stages` it is distilled further on its own.
+meet R, searches by gradient how many units each layer keeps
+(`strategies/gradients/ordered_masks.py`), cuts, and is scored. With `stages` it is distilled
+further on its own.
 
 It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
 each is still nearer to the teacher.
@@ -36,8 +37,8 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchFailure
 from objectives.staged_method import StagedMethod
+from objectives.strategies.gradients.ordered_masks import OrderedMasks
 from objectives.strategies.importance import importance_of_student
-from objectives.strategies.ordered_masks import OrderedMasks
 from objectives.strategies.ranking import evenly, per_cost
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of

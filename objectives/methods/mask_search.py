@@ -32,7 +32,7 @@ from objectives.measures.budget import TargetSchedule, discretise, hinge_loss, s
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
-from objectives.strategies.descending_alpha import (
+from objectives.strategies.gradients.descending_alpha import (
     AlphaAdam,
     AlphaOptimizer,
     AlphaSgd,
@@ -40,8 +40,8 @@ from objectives.strategies.descending_alpha import (
     DescendingAlpha,
     DescendingMethod,
 )
+from objectives.strategies.gradients.relaxation import ranked_alpha, sigmoid_masks
 from objectives.strategies.importance import importance_of_student
-from objectives.strategies.relaxation import ranked_alpha, sigmoid_masks
 from objectives.students.bert.architecture import SPACES, BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch

@@ -155,7 +155,7 @@ def _guarded_view(
 def _home(attributes: Mapping[str, Any], storage: str) -> RunFolder | None:
     """The run folder of a study with these user attributes, if it is on this machine."""
     if HOME in attributes:
-        home = as_type(Mapping[str, str], attributes[HOME], f"the study's {HOME}")
+        home = as_type(Mapping[str, str | int], attributes[HOME], f"the study's {HOME}")
         folder = RunFolder(Path(home.get("path", "")))
         return folder if folder.identity == home.get("folder", "") else None
     url = parse_url(storage)

@@ -46,7 +46,7 @@ def write_rows(
 ) -> None:
     """Keep what `read_rows` and `check_teachers` read, unless it is there already. Raises
     OSError."""
-    if _read(folder.rows) is not None:
+    if _read(folder.rows):
         return
     arrays = {f"labels.{role}": labels[role] for role in _ROLES}
     arrays |= {role: unpruned[role] for role in _ROLES}

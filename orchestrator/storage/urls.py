@@ -101,7 +101,8 @@ def as_named(url: URL) -> URL:
     if not settings.items() <= dict(named.query).items():
         raise RunError(
             f"storage {hidden(url)} comes from a run folder, which may not set "
-            f"{', '.join(settings)}; set it behind the '?' of --storage, or of a host in {HOST}"
+            f"{', '.join(settings)}; set it behind the '?' of the storage, or of a host in {HOST}",
+            "storage",
         )
     return url.set(password=url.password or named.password, query={**named.query, **url.query})
 
@@ -113,7 +114,8 @@ def _named_by_environment(url: URL) -> URL:
         trust = shlex.quote(f"{HOST}={','.join(strange)}")
         raise RunError(
             f"storage {hidden(url)} comes from a run folder, and you have not named its server; "
-            f"set {trust} if you know it, or name it with --storage URL"
+            f"set {trust} if you know it, or name its whole URL",
+            "storage",
         )
     query = "&".join(filter(None, map(known.get, _hosts(url))))
     settings = parse_url(f"{url.drivername}://?{query}").query if query else {}

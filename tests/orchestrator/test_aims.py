@@ -54,7 +54,7 @@ def test_aims_are_part_of_what_a_study_is(launched: Run) -> None:
         ({"at_least": {"bytes": 1}}, "names 'bytes', which is not among metric"),
         ({"at_most": {"speed": 1}}, "names 'speed', which is not among divergence, ratio"),
         ({"at_most": {"ms": 3}}, "which only cost='latency' measures"),
-        ({"at_most": {"bytes": "4 MB"}}, "has bytes = '4 MB'; give a number"),
+        ({"at_most": {"bytes": "4 MB"}}, "it must be a mapping of which each is a number"),
     ],
 )
 def test_what_is_no_aim_is_refused(

@@ -218,7 +218,10 @@ def test_a_method_that_ranks_once_has_no_tolerance_to_tune(study: Study) -> None
             {"first": {"target_ratio": 0.5}},
             r"Study\.first is \{'target_ratio': 0\.5\}; it must be a tuple: mind the comma",
         ),
-        ({"first": ("target_ratio",)}, r"Study\.first holds 'target_ratio'; give dicts of knobs"),
+        (
+            {"first": ("target_ratio",)},
+            r"Study\.first is \('target_ratio',\); it must be a tuple of which each is a mapping",
+        ),
         ({"warm_start": "runs/a"}, r"Study\.warm_start is 'runs/a'; it must be a tuple"),
         ({"student_layers": 3}, r"Study\.student_layers is 3; it must be a tuple"),
         ({"student_layers": (0, "1")}, r"is \(0, '1'\); .* tuple of which each is a whole number"),

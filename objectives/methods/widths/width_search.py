@@ -37,9 +37,13 @@ from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome
-from objectives.strategies.descending_alpha import AlphaAdam, DescendingAlpha, DescendingMethod
+from objectives.strategies.gradients.descending_alpha import (
+    AlphaAdam,
+    DescendingAlpha,
+    DescendingMethod,
+)
+from objectives.strategies.gradients.relaxation import gumbel_noise, two_sampled
 from objectives.strategies.importance import importance_of_student
-from objectives.strategies.relaxation import gumbel_noise, two_sampled
 from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.training.losses import task_loss

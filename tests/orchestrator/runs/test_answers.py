@@ -15,7 +15,7 @@ from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import predict
 from objectives.workbench.inputs import read_inputs
 from orchestrator.runs.answers import read_answers, read_rows, write_answers, write_rows
-from orchestrator.runs.records import FinishedTrial, RunRecord
+from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from tests.launching import run_study
 
@@ -58,23 +58,23 @@ def test_a_run_without_them_is_still_read(run: Run) -> None:
 
 @pytest.mark.parametrize("of", ["other rows", "other classes", "no role"])
 def test_answers_of_another_run_are_none(tmp_path: Path, of: str) -> None:
-    folder, finished = RunFolder(tmp_path), cast("FinishedTrial", SimpleNamespace(number=3))
+    folder = RunFolder(tmp_path)
     run = cast("RunRecord", SimpleNamespace(folder=tmp_path))
     rng = np.random.default_rng(0)
     logits = {role: rng.normal(size=(6, 3)).astype(np.float32) for role in ("select", "heldout")}
     labels = {role: np.zeros(6, dtype=np.int64) for role in logits}
     folder.answers(3).parent.mkdir(parents=True)
-    write_rows(folder, labels, logits)
+    write_rows(folder, labels, logits, {})
     write_answers(folder.answers(3), logits)
     assert read_rows(run) is not None
-    assert read_answers(run, finished) is not None
+    assert read_answers(run, 3) is not None
     changed = {
         "other rows": logits | {"select": logits["select"][:-1]},
         "other classes": {role: own[:, :2] for role, own in logits.items()},
         "no role": {"select": logits["select"]},
     }[of]
     save_file({role: own.copy() for role, own in changed.items()}, folder.answers(3))
-    assert read_answers(run, finished) is None
+    assert read_answers(run, 3) is None
     if of != "other classes":
         kept = {f"labels.{role}": own for role, own in labels.items()} | changed
         save_file({name: own.copy() for name, own in kept.items()}, folder.rows)

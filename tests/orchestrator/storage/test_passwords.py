@@ -72,7 +72,9 @@ def test_a_server_that_nobody_has_named_is_not_asked(
         monkeypatch.setenv(secret, "s3cret")
     host, port = stranger.getsockname()
     RunFolder(tmp_path).write_address(url.format(host, port), "tiny", "id")
-    with pytest.raises(RunError, match=rf"set {HOST}={host} if you know it, .*--storage URL") as e:
+    with pytest.raises(
+        RunError, match=rf"set {HOST}={host} if you know it, or name its whole URL"
+    ) as e:
         look(tmp_path)
     assert "s3cret" not in str(e.value)
     with pytest.raises(BlockingIOError):

@@ -29,7 +29,7 @@ from objectives.measures.budget import hinge_loss, places
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
-from objectives.strategies.descending_alpha import DescendingAlpha, Steered
+from objectives.strategies.gradients.descending_alpha import DescendingAlpha, Steered
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss

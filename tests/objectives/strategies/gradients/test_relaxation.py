@@ -15,7 +15,7 @@ from torch import Tensor
 
 from objectives.measures.budget import hinge_loss
 from objectives.measures.cost import Units
-from objectives.strategies.relaxation import (
+from objectives.strategies.gradients.relaxation import (
     draw_two,
     gumbel_noise,
     ranked_alpha,

@@ -10,7 +10,7 @@ import torch
 
 from objectives.methods.elastic_search import ElasticSearch
 from objectives.problem import Problem
-from objectives.strategies.ordered_masks import OrderedMasks
+from objectives.strategies.gradients.ordered_masks import OrderedMasks
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.losses import prediction_loss
 from objectives.training.population import Population

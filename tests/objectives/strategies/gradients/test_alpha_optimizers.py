@@ -9,7 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.strategies.descending_alpha import AlphaAdam, AlphaOptimizer, AlphaSgd, AlphaSign
+from objectives.strategies.gradients.descending_alpha import (
+    AlphaAdam,
+    AlphaOptimizer,
+    AlphaSgd,
+    AlphaSign,
+)
 
 SIZES = {"heads": (4,), "ffn": (48,), "qk": (4, 8)}
 Make = Callable[[dict[str, Tensor], Tensor], AlphaOptimizer]

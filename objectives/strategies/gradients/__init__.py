@@ -1,0 +1,1 @@
+"""Architecture variables that follow gradients: masks, how they move, where they start."""
