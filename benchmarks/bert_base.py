@@ -49,7 +49,7 @@ def step_of(problem: Problem, method: SearchMethod, stage: str, steps: int) -> f
 
 def measured(problem: Problem, steps: int) -> dict[str, float]:
     """Seconds of each part, by name."""
-    elastic = ElasticSearch(elastic=replace(ELASTIC, epochs=100))
+    elastic = ElasticSearch(search_steps=0, elastic=replace(ELASTIC, epochs=100))
     stage = Stage(name="recover", epochs=100, learning_rate=3e-4, loss="prediction+hidden")
     alone = FisherSearch(target_ratio=RATIO, tolerance=0.02, stages=(stage,))
     found = {}

@@ -57,7 +57,7 @@ def study(name: str, glue: str | None, seed: int, *, text: bool) -> Study:
         name=f"{name}-structure-{seed}{'-text' * text}",
         task=task,
         teacher=teacher_for(name),
-        method=ElasticSearch(elastic=training, smallest=0.04, tolerance=0.03),
+        method=ElasticSearch(search_steps=0, elastic=training, smallest=0.04, tolerance=0.03),
         space={"target_ratio": FloatDistribution(0.05, 1, log=True)},
         first=tuple({"target_ratio": ratio} for ratio in RATIOS),
         trials=len(RATIOS),

@@ -47,8 +47,8 @@ def alone(bench: Workbench, ratio: float, epochs: float, seed: int) -> dict[str,
 
 
 def elastic(epochs: float) -> ElasticSearch:
-    """The method whose training takes so many epochs."""
-    return ElasticSearch(tolerance=0.01, elastic=replace(ELASTIC, epochs=epochs))
+    """The method whose training takes so many epochs; the ranking alone chooses units."""
+    return ElasticSearch(search_steps=0, tolerance=0.01, elastic=replace(ELASTIC, epochs=epochs))
 
 
 def trained(bench: Workbench, method: ElasticSearch, seed: int) -> float:
