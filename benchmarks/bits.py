@@ -29,7 +29,15 @@ from pathlib import Path
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from benchmarks.harness import RESULTS, Row, Rows, parsed, parser_of, print_means
+from benchmarks.harness import (
+    RESULTS,
+    Row,
+    Rows,
+    parsed,
+    parser_of,
+    print_means,
+    sharing_cache,
+)
 from benchmarks.tasks import task_of, teacher_for
 from maskfront import ElasticSearch, Run, Stage, Study, launch
 from objectives.delivery.bench import OfRun, bench
@@ -155,11 +163,8 @@ def launched(structure: Study, trials: int, out: Path) -> dict[str, Run]:
     runs = {}
     own = {"three layers": shallow(structure), "joint": joint(structure, trials)}
     for arm, one in {"structure": structure, **own}.items():
-        cache = out / one.name / "cache"
-        if one is not structure and not cache.exists():
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            cache.symlink_to((out / structure.name / "cache").absolute())
-        runs[arm] = launch(one, out=out / one.name, device="cpu", report=False)
+        with sharing_cache(out / "cache", out / one.name):
+            runs[arm] = launch(one, out=out / one.name, device="cpu", report=False)
     return runs
 
 

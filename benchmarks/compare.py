@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from rich.console import Console
 from benchmarks.comparison.figure import comparison_figure, comparison_tables
 from benchmarks.comparison.numbers import RATIOS, compare
 from benchmarks.comparison.resampled import Resampled
+from benchmarks.harness import sharing_cache
 from maskfront import Study
 from objectives.cache import atomic_write, atomic_write_text, content_key
 from objectives.device import choose_device, quiet_libraries
@@ -151,10 +151,9 @@ def contest(
             study = entry_study(name, task, teacher, epochs=epochs, trials=trials, seed=seed)
             folder = out / f"{name}-{seed}"
             folder.mkdir(exist_ok=True)
-            if not os.path.lexists(folder / "cache"):
-                (folder / "cache").symlink_to(cache.absolute())
             options = LaunchOptions(population=population, out=folder, device=device)
-            own.append(run_study(study, options))
+            with sharing_cache(cache, folder):
+                own.append(run_study(study, options))
     inputs = read_inputs(task, teacher)
     samples = Resampled(inputs, kept=out / "samples", device=choose_device(device))
     comparison = compare(runs, baselines=BASELINES, samples=samples)

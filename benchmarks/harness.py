@@ -6,8 +6,10 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,22 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
         if folder := getattr(options, name, None):
             folder.mkdir(parents=True, exist_ok=True)
     return options
+
+
+@contextmanager
+def sharing_cache(shared: Path, run: Path) -> Iterator[None]:
+    """Give a run folder what a cache holds, by hard links, and the cache what the run adds: a run
+    refuses a cache that is a link to elsewhere."""
+
+    def link(source: str, target: str) -> None:
+        if not os.path.exists(target):
+            os.link(source, target)
+
+    for source, target in ((shared, run / "cache"), (run / "cache", shared)):
+        if source.is_dir():
+            shutil.copytree(source, target, copy_function=link, dirs_exist_ok=True)
+        if source is shared:
+            yield
 
 
 def write_json(file: Path, document: Row) -> None:

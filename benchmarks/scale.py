@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import shutil
 import subprocess
@@ -93,7 +94,7 @@ def make_run(folder: RunFolder, trials: int) -> None:
     unpruned = {role: generator.random(ROWS) < METRIC for role in ("select", "heldout")}
     folder.artifacts.mkdir(parents=True)
     rows = {role: answers(right, labels) for role, right in unpruned.items()}
-    write_rows(folder, dict.fromkeys(rows, labels), rows)
+    write_rows(folder, dict.fromkeys(rows, labels), rows, {})
     study = optuna.create_study(
         storage=open_storage(folder.storage),
         study_name="many",
@@ -228,7 +229,7 @@ def timed(checkout: Path, run: Path) -> Row:
         copied.mkdir()
         for name in ("study.db", "rows.safetensors"):
             shutil.copy(run / name, copied)
-        (copied / "trials").symlink_to(run / "trials")
+        shutil.copytree(run / "trials", copied / "trials", copy_function=os.link)
         found["refresh"] = float(ran("-c", _REFRESH, copied)[1])
         found["dashboard opened"], found["poll"] = json.loads(ran("-c", _POLL, copied)[1])
     return found

@@ -23,7 +23,6 @@ trials ran.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, FloatDistribution
 from rich.console import Console
 
-from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
+from benchmarks.harness import Row, Rows, parsed, parser_of, print_means, sharing_cache
 from benchmarks.tasks import RATE, task_of, teacher_for
 from maskfront import (
     CrossDistillation,
@@ -95,8 +94,6 @@ def run_of(entry: Entry, name: str, task: Task, seed: int, asked: Any) -> Run:
     folder, cache = asked.runs / f"{name}-{seed}", asked.runs / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     folder.mkdir(exist_ok=True)
-    if not os.path.lexists(folder / "cache"):
-        (folder / "cache").symlink_to(cache.absolute())
     study = Study(
         name=f"tuned-{seed}",
         task=task,
@@ -110,7 +107,8 @@ def run_of(entry: Entry, name: str, task: Task, seed: int, asked: Any) -> Run:
         seed=seed,
     )
     quiet = Console(quiet=True)
-    return launch(study, out=folder, report=False, console=quiet, device=asked.device)
+    with sharing_cache(cache, folder):
+        return launch(study, out=folder, report=False, console=quiet, device=asked.device)
 
 
 def rows_of(run: Run, common: Row) -> list[Row]:

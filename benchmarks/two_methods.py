@@ -34,7 +34,7 @@ from tempfile import TemporaryDirectory
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from rich.console import Console
 
-from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
+from benchmarks.harness import Row, Rows, parsed, parser_of, print_means, sharing_cache
 from benchmarks.tasks import task_of, teacher_for, workbench
 from maskfront import CellSearch, FisherSearch, Run, SearchMethod, Study, Task, Teacher, launch
 from objectives.students.bert.exporting import save_model
@@ -94,8 +94,10 @@ class Bench:
             population=1,
             seed=seed,
         )
-        with TemporaryDirectory(dir=self.scratch) as folder:
-            (Path(folder) / "cache").symlink_to(self.shared)
+        with (
+            TemporaryDirectory(dir=self.scratch) as folder,
+            sharing_cache(self.shared, Path(folder)),
+        ):
             return launch(study, out=folder, report=False, console=Console(quiet=True))
 
 

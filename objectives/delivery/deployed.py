@@ -48,7 +48,10 @@ def stage_of(
         )
     file = folder / "tokenizer.json"
     if not file.exists():
-        file.write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
+        plain = tokenizer.backend_tokenizer
+        plain.no_truncation()  # what the last call left: classify.py truncates and pads itself
+        plain.no_padding()
+        file.write_text(plain.to_str(), encoding="utf-8")
     return {
         "model": model,
         "tokenizer": file.name,

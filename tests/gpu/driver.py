@@ -241,6 +241,7 @@ def on_gpu(bench: Workbench) -> Problem:
         teacher=teacher,
         student=student,
         teacher_logits=problem.teacher_logits.to("cuda"),
+        alpha_logits=problem.alpha_logits.to("cuda"),
         select_score=partial(score, split=bench.select, metric=bench.metric, device="cuda"),
     )
 

@@ -146,12 +146,12 @@ def test_a_trial_that_takes_too_long_fails_alone_and_the_study_goes_on(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [(3, 0.0), (3, 100.0), (2, 100.0), (2, 0.0), (1, 0.0)]
-    timed = paced(study, *asked, trial_timeout=1, population=3, trials=3)
+    timed = paced(study, *asked, trial_timeout=2, population=3, trials=3)
     run = run_study(timed, out=tmp_path / "run", device="cpu")
     states = ["finished", "failed", "failed", "finished", "finished"]
     assert [one.state for one in run.trials] == states
     assert {one.failure for one in run.trials[1:3]} == {
-        "its search took longer than 1 seconds (Study.trial_timeout)"
+        "its search took longer than 2 seconds (Study.trial_timeout)"
     }
     assert "start again" not in capsys.readouterr().out, "no half of them is tried again"
     assert max(one.seconds or 0.0 for one in run.trials) < 50

@@ -38,6 +38,7 @@ from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
+from orchestrator.runs.results import markdown
 from orchestrator.study import Study
 from reports.exporting.card import model_card
 from reports.exporting.export import export
@@ -433,7 +434,7 @@ def test_onnx_gives_torchs_logits_and_few_bits_say_what_they_lose(
         assert f"accuracy {score.metric:.4f} -> " in note
         assert f"(held out {score.heldout_metric:.4f} -> " in note
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert all(f"- {note}\n" in card for note in exported.notes)
+    assert all(f"- {markdown(note)}\n" in card for note in exported.notes)
 
 
 def test_int8_is_measured_on_the_runs_own_data_only(
