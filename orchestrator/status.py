@@ -16,7 +16,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.errors import RunError
 from orchestrator.runs.busy_clock import BusyClock
-from orchestrator.runs.damage import damaged_trials
 from orchestrator.runs.reading import as_type
 from orchestrator.runs.records import (
     DEFINITION,
@@ -33,6 +32,7 @@ from orchestrator.runs.records import (
     run_names,
     trial_record,
     trials_of,
+    with_damage,
 )
 from orchestrator.runs.results import DIVERGENCE, ratio_text
 from orchestrator.runs.run_folder import RunFolder
@@ -59,7 +59,7 @@ class Status:
     failures: dict[str, int]  # how often trials failed, by reason
     foreign: tuple[int, ...]  # numbers of trials that another program made
     damaged: dict[int, list[str]]
-    """A line on each damaged file of a finished trial, where the files are at hand."""
+    """A line on each damaged file of trials that would be on the front, if files are at hand."""
 
     def document(self) -> dict[str, Any]:
         """As plain data: what `maskfront status --json` prints."""
@@ -138,9 +138,8 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
     states: Counter[str] = Counter(record.state for record in records)
     failures = Counter(record.failure for record in records if record.failure)
     states["waiting"] = len(trials) - len(records)
-    finished = [record.number for record in records if record.result is not None]
-    damaged = {} if folder is None else damaged_trials(folder.path, finished)
-    whole = [record for record in records if record.number not in damaged]
+    if folder is not None:
+        records = with_damage(records, folder.path)
     left = None
     if rate is not None and wanted is not None and any(worker["alive"] for worker in shown):
         left = max(0, wanted - states["finished"]) / rate
@@ -151,10 +150,10 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         per_hour=None if rate is None else 3600 * rate,
         seconds_left=left,
         workers=shown,
-        front=tuple(pareto_front(whole)) if UNPRUNED in study.user_attrs else (),
+        front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
         failures=dict(failures.most_common()),
         foreign=foreign_trials(study),
-        damaged=damaged,
+        damaged={record.number: list(record.damage) for record in records if record.damage},
     )
 
 

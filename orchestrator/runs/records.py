@@ -324,9 +324,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
 
     definition, rows = attribute(DEFINITION, Mapping[str, str]), trials_of(study)
     begun = [row for row in rows if row.state is not TrialState.WAITING]
-    trials = [trial_record(row, f"'{folder}'") for row in begun]
-    while lost := damaged_trials(folder, [trial.number for trial in pareto_front(trials)]):
-        trials = [replace(t, damage=(*t.damage, *lost.get(t.number, ()))) for t in trials]
+    trials = with_damage([trial_record(row, f"'{folder}'") for row in begun], folder)
     metric = as_type(Metric, definition.get("task.metric"), f"{where} task.metric")
     engine = as_type(Engine, definition.get("engine", "eager"), f"{where} engine")
     words = attributes.get(WORDS)
@@ -345,6 +343,14 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         tuned=attribute(TUNED, Mapping[str, Any], {}),
         foreign=foreign_trials(study),
     )
+
+
+def with_damage(trials: Sequence[TrialRecord], folder: Path) -> list[TrialRecord]:
+    """The trials, with what is damaged of those that would be on the front, until none there is."""
+    marked = list(trials)
+    while lost := damaged_trials(folder, [trial.number for trial in pareto_front(marked)]):
+        marked = [replace(t, damage=(*t.damage, *lost.get(t.number, ()))) for t in marked]
+    return marked
 
 
 def trials_of(study: optuna.Study) -> list[FrozenTrial]:
