@@ -106,6 +106,7 @@ def local(tmp_path: Path, tiny_bert: str, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_glue_study_runs_on_local_folders(local: Path) -> None:
     study = load_study(FOLDER / "rte.py")
     method = study.method
