@@ -146,7 +146,7 @@ Method = TypeVar("Method", bound=Steered)
 
 
 class DescendingAlpha(Generic[Method]):
-    """Base of the alphas that an `AlphaOptimizer` moves: a subclass sets both."""
+    """Base of alphas that follow gradients; a subclass sets them, and its optimiser if any."""
 
     alpha: dict[str, Tensor]
     """Leaves, (K, layers, ...) of each space; the optimiser has this dict."""
