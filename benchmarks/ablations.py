@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.harness import Rows, parsed, parser_of, print_table
 from benchmarks.tasks import workbench
-from objectives.measures.evaluate import answers_of
+from objectives.measures.evaluate import predictions_of
 from objectives.metric import metric_value
 from objectives.students.bert.linears import LINEARS
 from objectives.text.data import Split
@@ -88,7 +88,7 @@ def ablated(bench: Workbench) -> dict[tuple[int, int, str], float]:
         logits = torch.empty(len(select), shape.labels)
         for batch in select.in_order(_BATCH_SIZE, "cpu"):
             logits[batch.rows] = population.logits(batch, {"heads": mask})[0]
-        answers = answers_of(logits, select)
+        answers = predictions_of(logits, select)
         found[layer, head, kind] = metric_value(
             bench.metric, select.labels, answers, classes=shape.labels
         )

@@ -32,7 +32,7 @@ from maskfront import CellSearch, FisherSearch, SearchMethod, Stage
 from objectives.combining.cascade import (
     SHARES,
     Cascade,
-    Pair,
+    CascadePair,
     pairs_of,
 )
 from objectives.combining.gate import cheapest_agreeing, cheapest_keeping
@@ -90,7 +90,9 @@ def members_of(
 def chosen(members: Sequence[Member], judges: Judges) -> Iterator[Row]:
     """Aim, rule, arm, and what was taken."""
     pairs = list(pairs_of(members, judges))
-    alone = [Pair(one, members[-1], judges, "probability", 1.0).at(-np.inf) for one in members]
+    alone = [
+        CascadePair(one, members[-1], judges, "probability", 1.0).at(-np.inf) for one in members
+    ]
     every = [pair.at(pair.threshold(share)) for pair in pairs for share in SHARES]
     arms: dict[str, Sequence[Any]] = {
         "single": alone,

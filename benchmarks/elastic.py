@@ -30,7 +30,7 @@ from maskfront import ElasticSearch, FisherSearch, Stage
 from objectives.methods.elastic_search import ELASTIC
 from objectives.progress import SilentProgress
 from objectives.workbench.workbench import Workbench
-from reports.outer_loop import area
+from reports.figures.outer_loop import area
 
 RATIOS = (0.5, 0.33, 0.25, 0.17, 0.1)
 EPOCHS = {"tweets": 1.0, "sst2": 1.0, "cola": 1.5, "rte": 3.0}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectives.combining.members import Member, Rows, probabilities
+from objectives.combining.members import GateRows, Member, probabilities
 
 STEPS = 10
 
@@ -30,7 +30,7 @@ class Ensemble:
     heldout_agreement: float
 
 
-def ensembles(members: Sequence[Member], rows: Rows, steps: int = STEPS) -> list[Ensemble]:
+def ensembles(members: Sequence[Member], rows: GateRows, steps: int = STEPS) -> list[Ensemble]:
     """What stands after each step: the member is added of which the metric is highest, of equals
     the cheapest. Every other selection row chooses, so that the rest does not flatter."""
     shares = {
@@ -53,7 +53,10 @@ def ensembles(members: Sequence[Member], rows: Rows, steps: int = STEPS) -> list
 
 
 def _ensemble(
-    members: Sequence[Member], rows: Rows, chosen: Sequence[int], shares: Mapping[str, np.ndarray]
+    members: Sequence[Member],
+    rows: GateRows,
+    chosen: Sequence[int],
+    shares: Mapping[str, np.ndarray],
 ) -> Ensemble:
     said = {role: own[chosen].sum(0).argmax(-1) for role, own in shares.items()}
     return Ensemble(

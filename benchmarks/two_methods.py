@@ -41,7 +41,7 @@ from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import load_tokenizer
 from orchestrator.runs.records import pareto_front
 from orchestrator.sampler import SamplerName
-from reports.outer_loop import area, share_covered
+from reports.figures.outer_loop import area, share_covered
 from studies.cut_or_cells import recover
 
 SAMPLERS: tuple[SamplerName, ...] = ("tpe", "random", "nsgaii", "gp")

@@ -1,1 +1,1 @@
-"""What one trial is: task, student, masks, cost, stages, the cut model. Never knows optuna."""
+"""One trial: task, student, masks, cost, stages, the cut model. Imports no optuna."""

@@ -1,5 +1,5 @@
-"""What is made once and kept: named by what it was made from, by one process at a time, and
-written whole or not at all."""
+"""A disk cache: each file is named by its inputs, made by one process at a time, and written
+atomically."""
 
 import errno
 import fcntl
@@ -125,15 +125,14 @@ def is_free(lock: Path) -> bool | None:
 
 
 def made_anew(path: Path, reason: str) -> str:
-    """What a user is told of a file or a folder that a full disk or a lost machine cut short."""
+    """Message for a file or folder that a full disk or a power loss left incomplete."""
     return f"'{path}' is damaged ({reason}), and is made anew"
 
 
 def read_cached(
     file: Path, read: Callable[[Path], Read], note: Callable[[str], object]
 ) -> Read | None:
-    """What `read` makes of a file; None if there is no file, or it is damaged, which `note` is
-    told."""
+    """Return `read(file)`, or None after a note if the file is missing or damaged."""
     try:
         return read(file)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a long training leaves behind it as it goes, for whoever goes on after a kill."""
+"""Checkpoints of a long training, from which a restarted process goes on."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,18 +25,17 @@ def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[st
 def read_checkpoint(
     file: Path, like: Mapping[str, Tensor], note: Callable[[str], object]
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """What was written to this file, on the CPU: tensors, and what is said beside them. None if
-    there is no file, or it is damaged or lacks tensors of the names and shapes of those that it is
-    to be `like`, which `note` is told."""
+    """Return the tensors, on the CPU, and the JSON beside them; None, after a note, if the file is
+    missing, damaged, or differs from `like` in names or shapes."""
 
     def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(file, framework="pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-            said = json.loads((stored.metadata() or {})[_SAID])
+            notes = json.loads((stored.metadata() or {})[_SAID])
         for name, tensor in like.items():
-            found, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
-            if found != wanted:
-                raise ValueError(f"'{name}' is {found}, not {wanted}")
-        return tensors, said
+            shape, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
+            if shape != wanted:
+                raise ValueError(f"'{name}' is {shape}, not {wanted}")
+        return tensors, notes
 
     return read_cached(file, read, note)

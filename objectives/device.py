@@ -37,7 +37,7 @@ def choose_device(name: str) -> str:
 
 
 def visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES would call each GPU that this process may use."""
+    """Names, as in CUDA_VISIBLE_DEVICES, of the GPUs that this process may use."""
     count = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return named[:count] if named != [""] else [str(index) for index in range(count)]
@@ -49,7 +49,7 @@ residual sums, norms, losses and every score are float32."""
 
 
 def matmul_dtype(precision: Precision, device: str) -> torch.dtype:
-    """What a precision means on a device."""
+    """Resolve a precision to a dtype on a device."""
     half = multiplies_bfloat16(device) if precision == "auto" else precision == "bfloat16"
     return torch.bfloat16 if half else torch.float32
 
@@ -64,8 +64,8 @@ def multiplies_bfloat16(device: str) -> bool:
     """Whether the device has instructions for it; without them it is slower than float32."""
     if device.startswith("cuda"):
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    known = torch.cpu.get_capabilities()
-    return device == "cpu" and any(known.get(name) for name in ("avx512_bf16", "amx_bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return device == "cpu" and any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def on_device(tensor: Tensor, device: str) -> Tensor:

@@ -29,8 +29,8 @@ SHOWN = 40
 
 
 class MaskfrontError(Exception):
-    """What a user can mend: what is wrong, where, and the remedy, in one line. The command line
-    prints the flags of its parameters, and exits with 2."""
+    """An error that a user can mend: what is wrong, where, and the remedy, in one line. The command
+    line prints the flags of its parameters, and exits with 2."""
 
     def __init__(self, text: str, *parameters: str):
         text = hide_passwords(text)
@@ -61,7 +61,7 @@ class UserError(MaskfrontError, ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says first, or its class where it says nothing."""
+    """First line of a library's error, or its class where the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -155,7 +155,7 @@ _NAMES = {
 
 
 def wanted(hint: Any, value: Any) -> str | None:
-    """What a value of this type must be, if this one is none."""
+    """Describe what is wanted of a type, if the value is not of it."""
     if type(value) is hint:  # in most cases, and the rest takes long
         return None
     choices = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
@@ -176,7 +176,9 @@ def _wanted_one(kind: Any, value: Any) -> str | None:
     if origin is Mapping:
         if not isinstance(value, Mapping):
             return "a mapping"
-        right = next(filter(None, (wanted(get_args(kind)[1], own) for own in value.values())), None)
+        right = next(
+            filter(None, (wanted(get_args(kind)[1], item) for item in value.values())), None
+        )
         return right and f"a mapping of which each is {right}"
     if origin is Literal:
         among = get_args(kind)
@@ -193,7 +195,7 @@ def _wanted_one(kind: Any, value: Any) -> str | None:
         return None
     if kind in _NAMES:
         return _NAMES[kind]
-    return " or ".join(f"{own.__name__}(...)" for own in kind.__subclasses__() or [kind])
+    return " or ".join(f"{item.__name__}(...)" for item in kind.__subclasses__() or [kind])
 
 
 def _wanted_tuple(hints: tuple[Any, ...], value: Any) -> str | None:
@@ -229,8 +231,8 @@ def know_password(password: str) -> None:
 def hide_passwords(text: str) -> str:
     """Replace passwords by ***, and leave them out of URLs: those that `know_password` was given,
     those of the environment, in any spelling, and whatever follows user: or password= in others."""
-    there = {value for name, value in os.environ.items() if _IN_ENVIRONMENT.search(name)}
-    for password in sorted(filter(None, _known | there), key=len, reverse=True):
+    in_environment = {value for name, value in os.environ.items() if _IN_ENVIRONMENT.search(name)}
+    for password in sorted(filter(None, _known | in_environment), key=len, reverse=True):
         text = _spellings(password).sub("***", text)
     return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1@", text))
 

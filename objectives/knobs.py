@@ -21,7 +21,7 @@ Owner = TypeVar("Owner", bound="DataclassInstance")
 
 
 def settings(owner: DataclassInstance) -> dict[str, Any]:
-    """What stands at each place of a method, or of another dataclass."""
+    """Values of a method, or of another dataclass, by path."""
     return {
         place: value
         for field in fields(owner)
@@ -30,13 +30,12 @@ def settings(owner: DataclassInstance) -> dict[str, Any]:
 
 
 def with_knobs(owner: Owner, knobs: Mapping[str, Any]) -> Owner:
-    """The same with other values at these places. Raises UserError for a place that is none."""
-    known = settings(owner)
+    """Copy with other values at these paths. Raises UserError for an unknown path."""
+    places = settings(owner)
     for place in knobs:
-        if place not in known:
-            raise UserError(
-                f"{type(owner).__name__} has no setting '{place}'{did_you_mean(place, list(known))}"
-            )
+        if place not in places:
+            hint = did_you_mean(place, list(places))
+            raise UserError(f"{type(owner).__name__} has no setting '{place}'{hint}")
     changes = {f.name: _changed(f.name, getattr(owner, f.name), knobs) for f in fields(owner)}
     return replace(owner, **changes)
 

@@ -1,4 +1,5 @@
-"""What every trial of a study shares: data, teacher, student, cost. Prepared once a launch."""
+"""The problem that all trials of a study share: data, teacher, student, cost. Prepared once a
+launch."""
 
 import hashlib
 import shutil
@@ -36,7 +37,7 @@ class NoBert:
 
     @property
     def config(self) -> Self:
-        """Of it nothing can be asked either."""
+        """There is no teacher model to ask."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -47,7 +48,7 @@ class NoBert:
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """What cells have of a model: the embeddings of its tokens, and settings of theirs."""
+    """The parts of a model that cells use: token embeddings and their configuration."""
 
     embeddings: Tensor
     """(V, E)"""
@@ -58,17 +59,17 @@ class Words:
     def of(cls, model: PreTrainedModel, **settings: Any) -> Self:
         """The model's, with these settings in place of what its configuration says."""
         names = ("type_vocab_size", "max_position_embeddings", "pad_token_id")
-        own = {
+        config = {
             name: settings[name] if name in settings else getattr(model.config, name)
             for name in (*names, "id2label", "label2id", "problem_type")
         }
         embeddings: Any = model.get_input_embeddings()
-        return cls(embeddings.weight.detach(), own)
+        return cls(embeddings.weight.detach(), config)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a search method works on: it learns from `train` and `alpha` alone."""
+    """Inputs of a search method: it learns from `train` and `alpha` alone."""
 
     teacher: BertForSequenceClassification
     """Fine-tuned, frozen, in evaluation mode, on the device. A `NoBert` where the teacher is none
@@ -165,7 +166,7 @@ class Problem:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all that a search learns from: models, rows, costs; 16 hexadecimal digits."""
+        """Digest, 16 hexadecimal digits, of all that a search learns from: models, rows, costs."""
         budget = self.budget
         alpha = hashlib.sha256(self.alpha.labels.tobytes()).hexdigest()
         models = {"teacher": self.teacher, "student": self.student}

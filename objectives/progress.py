@@ -1,10 +1,10 @@
-"""What long work tells of its run."""
+"""Progress of long work."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """What a method tells of its run."""
+    """Progress of a method."""
 
     def note(self, line: str) -> None:
         """Tell the user something about the study.

@@ -8,7 +8,7 @@ from objectives.progress import Progress, SilentProgress
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Session:
-    """One worker of a launch at work, or a call by hand."""
+    """A worker of a launch, or a call from Python."""
 
     cache: Path
     """Folder for what is made once: see `cache`."""

@@ -99,13 +99,13 @@ def kept_front(run: RunRecord, say: Callable[[str], object]) -> list[FinishedTri
     """The front without the trials whose models were deleted, which it says. Raises RunError if
     none is left."""
     folder = RunFolder(run.folder)
-    kept = [one for one in run.front if (folder.model(one.number) / _WEIGHTS).is_file()]
+    front = [trial for trial in run.front if (folder.model(trial.number) / _WEIGHTS).is_file()]
     for trial in run.front:
-        if not kept:
+        if not front:
             model_folder(run, trial.number)  # raises
-        if trial not in kept:
+        if trial not in front:
             say(f"trial {trial.number} is left out: its model is gone")
-    return kept
+    return front
 
 
 def check_finished(run: RunRecord, trial: int) -> None:

@@ -22,15 +22,15 @@ _LEAST_FAR = 1e-4
 
 @dataclass(frozen=True)
 class Curve:
-    """What a method measured while it trained one student: one row a step, stage by stage."""
+    """Measurements while one student was trained: one row a step, stage by stage."""
 
     rows: Sequence[Mapping[str, str]]
 
     @cached_property
     def columns(self) -> dict[str, list[tuple[int, float]]]:
-        """Of each measure its values, numbered by row; empty cells and words are left out."""
+        """Values of each measure, numbered by row, without empty cells and text."""
         names = [*self.rows[0]] if self.rows else []
-        found = {
+        columns = {
             name: [
                 (place, value)
                 for place, row in enumerate(self.rows)
@@ -39,7 +39,7 @@ class Curve:
             for name in names
             if name not in ("stage", "step")
         }
-        return {name: values for name, values in found.items() if values}
+        return {name: values for name, values in columns.items() if values}
 
     @property
     def stages(self) -> dict[str, int]:
@@ -53,12 +53,12 @@ class Curve:
         """`columns` to four digits, and about so many `points`."""
         starts = [*self.stages.values(), len(self.rows)]
         points = max(4, points // len(starts[1:]))
-        kept: set[int] = set()
+        shown: set[int] = set()
         for start, end in pairwise(starts):
             step = max(1, math.ceil((end - start) / points))
-            kept |= {*range(start, end, step), end - 1}
+            shown |= {*range(start, end, step), end - 1}
         return {
-            name: [(place, float(f"{value:.4g}")) for place, value in values if place in kept]
+            name: [(place, float(f"{value:.4g}")) for place, value in values if place in shown]
             for name, values in self.columns.items()
         }
 
@@ -71,13 +71,14 @@ def read_curves(run: RunRecord) -> dict[int, Curve]:
     """The curves of the finished trials whose files are there."""
     folder = RunFolder(run.folder)
     rows = {trial.number: read_curve(folder.trial(trial.number)) for trial in run.finished}
-    return {number: Curve(own) for number, own in rows.items() if own}
+    return {number: Curve(curve_rows) for number, curve_rows in rows.items() if curve_rows}
 
 
 def gap_note(run: RunRecord) -> str | None:
-    """What to do where the middle one of the front's models is much further from the teacher on the
-    selection rows than on those that it learnt from; None where that is not known to be so."""
-    worths = [(one.result.divergence, one.result.train_divergence) for one in run.front]
+    """Remedy for overfitting: where the median model of the front is much further from the teacher
+    on the selection rows than on those that it learnt from. None where that is not known to be
+    so."""
+    worths = [(trial.result.divergence, trial.result.train_divergence) for trial in run.front]
     gaps = [(far / near, near, far) for far, near in worths if near and far and far > _LEAST_FAR]
     if len(run.finished) < 2 or not gaps or (middle := median_low(gaps))[0] < _GAP:
         return None

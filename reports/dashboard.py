@@ -1,4 +1,4 @@
-"""What optuna-dashboard shows of a run beside its own figures: notes, and the front.
+"""Notes and the front of a run for optuna-dashboard, beside its own figures.
 
 All of it lies in the Optuna study, so that any dashboard on the storage shows it.
 """
@@ -58,10 +58,10 @@ def publish(run: RunRecord | Overlay) -> None:
 
 def _write_study_note(study: optuna.Study, attributes: Mapping[str, Any], note: str) -> None:
     """Replace the study's note if it is our own, or if there is none."""
-    known = get_note_from_system_attrs(attributes, None)
-    digests = [hashlib.sha256(text.encode()).hexdigest() for text in (known["body"], note)]
-    own = known["version"] == 0 or digests[0] in attributes.get(_OWN_NOTES, ())
-    if own and known["body"] != note:
+    stored = get_note_from_system_attrs(attributes, None)
+    digests = [hashlib.sha256(text.encode()).hexdigest() for text in (stored["body"], note)]
+    is_ours = stored["version"] == 0 or digests[0] in attributes.get(_OWN_NOTES, ())
+    if is_ours and stored["body"] != note:
         # Before the note: of a launch that is killed in between, the old one is still our own.
         set_system_attribute(study, _OWN_NOTES, digests)
         save_note(study, note)

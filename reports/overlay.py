@@ -15,7 +15,7 @@ from reports.recommended import wide
 
 @dataclass(frozen=True)
 class Overlay:
-    """One run or several, on the same axes. One run is the plain case."""
+    """A run, or several on the same axes."""
 
     runs: tuple[RunRecord, ...]
     names: tuple[str, ...]
@@ -23,8 +23,7 @@ class Overlay:
 
     @cached_property
     def views(self) -> tuple[ParetoView, ...]:
-        """What the finished trials of each run are to its front, sorted once for all that shows
-        it."""
+        """Pareto views of the runs, computed once."""
         return tuple(map(pareto_view, self.runs))
 
     @property
@@ -33,7 +32,7 @@ class Overlay:
         return len(self.runs) > 1
 
     def prefix(self, place: int) -> str:
-        """What the words for the run at this place begin with, where there are several."""
+        """Prefix that names the run where there are several."""
         return f"{self.names[place]}: " if self.several else ""
 
     @property
@@ -44,7 +43,7 @@ class Overlay:
 
     @property
     def metric_name(self) -> str:
-        """What to call the metric of all runs."""
+        """Name of the metric of all runs."""
         names = " / ".join(dict.fromkeys(run.metric_name for run in self.runs))
         return f"{names}, share of the unpruned model's" if self.relative else names
 
@@ -55,12 +54,12 @@ class Overlay:
 
     @property
     def objective_name(self) -> str:
-        """What the axis of the objective shows."""
+        """Title of the objective's axis."""
         return self.runs[0].objective_name if self.by_divergence else self.metric_name
 
     @property
     def cost_name(self) -> str:
-        """What all runs count, such as "FLOPs"."""
+        """Cost that all runs count, such as "FLOPs"."""
         return self.runs[0].unpruned.cost_name
 
     @property
@@ -130,8 +129,8 @@ def overlay(runs: Runs) -> Overlay:
             f"the runs have different fidelities ({'; '.join(fidelities)}), so their results "
             "cannot share a front: make a report of each"
         )
-    known = Counter(run.name for run in runs)
-    names = [run.name if known[run.name] == 1 else f"{run.name} ({run.folder})" for run in runs]
+    counts = Counter(run.name for run in runs)
+    names = [run.name if counts[run.name] == 1 else f"{run.name} ({run.folder})" for run in runs]
     before = [names[:place].count(name) for place, name in enumerate(names)]
     names = [f"{name} {n + 1}" if n else name for name, n in zip(names, before, strict=True)]
     together = Overlay(tuple(runs), tuple(names))

@@ -1,15 +1,51 @@
 """Which models of a front to look at first: the knee, the cheapest that lose little."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from objectives.measures.optimism import cheapest_within, optimism
+from objectives.measures.bootstrap import Floats
 from orchestrator.runs.records import FinishedTrial
 from orchestrator.runs.results import Measured
 from reports.pareto import ParetoView
+
+
+def cheapest_within(
+    lost: Sequence[float], most_lost: Callable[[int], float | None], margin: float
+) -> tuple[int, bool] | None:
+    """The place of the cheapest model of a front that loses at most a margin, and whether it surely
+    does: of the first by rising cost whose upper end, `most_lost` by its place, is within the
+    margin, or if there is none of the first that seems to be. None if none seems to be.
+    """
+    seems = [place for place, loss in enumerate(lost) if loss <= margin]
+    for place in seems:
+        most = most_lost(place)
+        if most is not None and most <= margin:
+            return place, True
+    return (seems[0], False) if seems else None
+
+
+def optimism(
+    metrics_M: Floats, samples_MR: Floats, unpruned_R: Floats, wider_M: Floats, loss: float
+) -> float:
+    """How much higher the metric of the model that `cheapest_within` takes is than on other rows.
+
+    Metrics are those on all selection rows and on samples of them. The upper end of what a model
+    loses is wider by `wider_M`; the margin is a share of the unpruned metric.
+    """
+    gains = []
+    for sample_M, unpruned in zip(samples_MR.T, unpruned_R, strict=True):
+        cheaper_M = np.maximum.accumulate(np.concatenate([[-np.inf], sample_M[:-1]]))
+        front = np.flatnonzero(sample_M > cheaper_M)
+        lost = unpruned - sample_M[front]
+        most = lost + wider_M[front]
+        if chosen := cheapest_within(lost.tolist(), most.__getitem__, loss * unpruned):
+            place = front[chosen[0]]
+            gains.append(sample_M[place] - metrics_M[place])
+    return float(np.sqrt(2) * np.mean(gains)) if gains else 0.0
+
 
 _EXPECTED = 0.01  # the loss within which the chosen model's metric is corrected for the choice
 
@@ -37,8 +73,8 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
     expected: dict[int, float | None] = {}
     metric = view.run.unpruned.metric
     for loss in (0.01, 0.03) if metric > 0 else ():
-        if found := _within(view, loss):
-            trial, reason = found
+        if chosen := _within(view, loss):
+            trial, reason = chosen
             wanted.setdefault(trial.number, []).append(reason)
             if loss == _EXPECTED:
                 expected[trial.number] = _expected(view, trial)
@@ -55,7 +91,7 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
 
 def expected_of(view: ParetoView) -> Recommendation | None:
     """The recommendation whose metric on other rows is told; None where answers are not known."""
-    return next((one for one in recommendations(view) if one.expected is not None), None)
+    return next((row for row in recommendations(view) if row.expected is not None), None)
 
 
 def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
@@ -67,18 +103,18 @@ def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
     def most_lost(place: int) -> float | None:
         return comparison.most_lost(view.front[place]) if comparison else lost[place]
 
-    found = cheapest_within(lost, most_lost, margin)
-    if found is None:
+    chosen = cheapest_within(lost, most_lost, margin)
+    if chosen is None:
         return None
-    trial, sure = view.front[found[0]], found[1]
+    trial, sure = view.front[chosen[0]], chosen[1]
     # Where no row differs a bootstrap is sure of anything, so there must be the rows of which all
     # alike would do: the bound of `members.at_least` in closed form, without its scipy.
     fewest = math.ceil(math.log(0.05) / math.log1p(-loss))
     if comparison is None or (sure and comparison.rows >= fewest):
         return trial, f"cheapest {words}"
     rows = comparison.rows_to_decide(trial, margin)
-    told = f" ({max(rows, fewest):,} rows would tell)" if rows is not None else ""
-    return trial, f"may be {words}{told}"
+    hint = f" ({max(rows, fewest):,} rows would tell)" if rows is not None else ""
+    return trial, f"may be {words}{hint}"
 
 
 def _expected(view: ParetoView, chosen: FinishedTrial) -> float | None:
@@ -86,9 +122,9 @@ def _expected(view: ParetoView, chosen: FinishedTrial) -> float | None:
     if comparison is None:
         return None
     models = sorted((*view.front, *view.near), key=lambda t: (t.result.cost, -t.result.metric))
-    found = [comparison.samples(number) for number in (None, *(t.number for t in models))]
-    samples = [own for own in found if own is not None]
-    if len(samples) < len(found):
+    read = [comparison.samples(number) for number in (None, *(t.number for t in models))]
+    samples = [sample for sample in read if sample is not None]
+    if len(samples) < len(read):
         return None
     metrics_M = np.array([trial.result.metric for trial in models])
     lost_M = view.run.unpruned.metric - metrics_M

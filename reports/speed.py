@@ -1,4 +1,4 @@
-"""What the models of a run's front are worth in milliseconds: measured by `bench`, kept, read."""
+"""Speeds of the models of a run's front: measured by `bench`, stored, read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FORMAT = "maskfront-bench-3"
 
 @dataclass(frozen=True, kw_only=True)
 class TimedModel:
-    """One model under the conditions of a `Speed`."""
+    """A model under the conditions of a `Speed`."""
 
     milliseconds: float
     """Median of one forward pass, or of one call from text to label."""
@@ -81,15 +81,15 @@ class Speed:
 
     @property
     def unit(self) -> str:
-        """Of the milliseconds; two units are never compared, nor are times that were measured with
-        those that a study predicts."""
+        """Unit of the milliseconds. Two units are never compared, nor measured times with those
+        that a study predicts."""
         texts = "-texts" if self.texts else ""
         unit = f"ms@{self.engine}-{self.device}-b{self.batch}{texts}-s{self.length}"
         return f"{unit} measured" if unit == self.counted else unit
 
     @property
     def shape(self) -> tuple[int, int, bool]:
-        """What the models of two engines must share to be compared: see `shape_text`."""
+        """Batch, length and kind, which two engines must share to be compared; see `shape_text`."""
         return self.batch, self.length, self.texts
 
     def model(self, trial: int | None) -> TimedModel:
@@ -106,39 +106,43 @@ class Speed:
 def by_shape(speeds: Sequence[Speed]) -> list[list[Speed]]:
     """The engines that were timed on each shape of batch."""
     shapes: dict[tuple[int, int, bool], list[Speed]] = {}
-    for one in speeds:
-        shapes.setdefault(one.shape, []).append(one)
+    for speed in speeds:
+        shapes.setdefault(speed.shape, []).append(speed)
     return list(shapes.values())
 
 
 def compared(speeds: Sequence[Speed]) -> Sequence[Speed]:
-    """Those whose speed-ups are told: those of text to label, or all where there are none."""
-    return [one for one in speeds if one.texts] or speeds
+    """Speeds to compare: from text to label if there are any, else all."""
+    return [speed for speed in speeds if speed.texts] or speeds
 
 
 def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
     """Milliseconds and megabytes in the engine that is the fastest for a model, of those that were
     timed on one shape; None is the unpruned model, and a model that was not timed has no text."""
     timed = [
-        (model, one.engine)
-        for one in speeds
-        if (model := one.unpruned_model(run.unpruned) if trial is None else one.models.get(trial))
+        (model, speed.engine)
+        for speed in speeds
+        if (
+            model := speed.unpruned_model(run.unpruned)
+            if trial is None
+            else speed.models.get(trial)
+        )
     ]
     if not timed:
         return ""
     model, engine = min(timed, key=lambda pair: pair[0].milliseconds)
     worth = f", {run.metric_name} {model.worth.metric:.4f}" if model.worth else ""
     size_only = [bits for bits, numbers in without_kernel(run, speeds).items() if trial in numbers]
-    own = f"; its {size_only[0]} bits: size only" if size_only else ""
-    return f"{model.times}, {model.megabytes:.1f} MB in {engine}{worth}{own}"
+    size_only_text = f"; its {size_only[0]} bits: size only" if size_only else ""
+    return f"{model.times}, {model.megabytes:.1f} MB in {engine}{worth}{size_only_text}"
 
 
 def without_kernel(run: RunRecord, speeds: Sequence[Speed]) -> dict[int, list[int]]:
     """Trials of the front by the bits of their weights, if no engine that was timed has these."""
-    known = {32, *(one.bits for one in speeds)}
+    with_kernel = {32, *(speed.bits for speed in speeds)}
     trials: dict[int, list[int]] = {}
     for row in run.front:
-        if row.result.weight_bits not in known:
+        if row.result.weight_bits not in with_kernel:
             trials.setdefault(row.result.weight_bits, []).append(row.number)
     return trials
 
@@ -262,24 +266,27 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
 
 
 def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
-    """What `keep_speeds` kept last, if anything. Raises RunError if its file cannot be read."""
+    """Read what `keep_speeds` stored last, if anything. Raises RunError if the file cannot be
+    read."""
     path = RunFolder(run.folder).bench
     if not path.is_file():
         return ()
     again = f"delete it, or write it again: maskfront bench {for_shell(run.folder)}"
     try:
         document = as_type(Mapping[str, Any], read_json(path), "it")
-        if (found := document.get("format", _FORMAT)) == _FORMAT:
+        if (version := document.get("format", _FORMAT)) == _FORMAT:
             return _speeds(as_record(_Document, document, "it"), run.unpruned.unit)
     except RunError as error:
         reason = error.text.removesuffix(REMEDY)
         raise RunError(f"'{path}' is damaged ({reason}); {again}") from error
-    raise RunError(f"'{path}' is of another version of maskfront ({found}, not {_FORMAT}); {again}")
+    raise RunError(
+        f"'{path}' is of another version of maskfront ({version}, not {_FORMAT}); {again}"
+    )
 
 
 @dataclass(frozen=True)
 class _Document:
-    """What `reports.timings.timings_document` made."""
+    """The document of `reports.timings.timings_document`."""
 
     reference: str
     conditions: Mapping[str, Any]

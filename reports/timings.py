@@ -1,4 +1,4 @@
-"""What `objectives.delivery.bench` measured, as a table and as plain data."""
+"""Measurements of `objectives.delivery.bench`, as a table and as plain data."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def timings_document(bench: Bench) -> dict[str, Any]:
 
 def _row(bench: Bench, timing: Timing) -> dict[str, Any]:
     shape = attrgetter("texts", "batch", "length")
-    references = [
-        one for one in bench.timings if one.model == bench.reference and shape(one) == shape(timing)
-    ]
+    of_reference = [other for other in bench.timings if other.model == bench.reference]
+    references = [other for other in of_reference if shape(other) == shape(timing)]
     # A user who named none of float32 gets the fastest of those that are there.
-    fastest = min(references, key=lambda one: (one.bits != 32, one.quartiles[1]))
-    same = next(one for one in references if one.engine == timing.engine)
+    fastest = min(references, key=lambda reference: (reference.bits != 32, reference.quartiles[1]))
+    same = next(reference for reference in references if reference.engine == timing.engine)
     return {
         **{name: value for name, value in asdict(timing).items() if name != "quartiles"},
         "flops_ratio": timing.flops / same.flops,
@@ -62,8 +61,8 @@ def timings_table(bench: Bench) -> Table:
         f"speed-up: times as fast as {escape(_short(bench.reference))} in its fastest float32"
     ]
     if any(timing.texts for timing in bench.timings):
-        own = "the task's own texts and tokenizer, one thread, processor time"
-        caption.append(f"text to label: {own}")
+        how = "the task's own texts and tokenizer, one thread, processor time"
+        caption.append(f"text to label: {how}")
     caption += [f"no {engine}: {escape(why)}" for engine, why in bench.skipped.items()]
     table = Table(
         title=f"one forward pass of batch x length, median of {conditions['rounds']}; "
@@ -93,7 +92,7 @@ def timings_table(bench: Bench) -> Table:
 
 
 def shape_text(batch: int, length: int, texts: bool) -> str:
-    """What was timed, for people."""
+    """Describe what was timed."""
     return f"{batch} x text to label" if texts else f"{batch} x {length} tokens"
 
 

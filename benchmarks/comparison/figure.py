@@ -12,8 +12,8 @@ from plotly.subplots import make_subplots
 
 from benchmarks.comparison.numbers import SPLITS, Comparison, Kept, chosen
 from orchestrator.runs.records import RunRecord
+from reports.figures.outer_loop import Steps
 from reports.figures.theme import AXIS, LAYOUT, plain, run_line, run_style
-from reports.outer_loop import Steps
 
 _NAMES = {"select": "selection split", "heldout": "held-out split"}
 

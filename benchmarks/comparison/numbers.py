@@ -18,7 +18,7 @@ from orchestrator.runs.busy_clock import BusyClock
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import Measured, TrialResult
 from orchestrator.runs.run_folder import RunFolder
-from reports.outer_loop import share_covered
+from reports.figures.outer_loop import share_covered
 
 RATIOS = (0.75, 0.5, 0.33, 0.25, 0.1)
 SPLITS = ("select", "heldout")

@@ -12,7 +12,7 @@ import torch
 
 from objectives.cache import cached_array, content_key, kernel_lock
 from objectives.measures.bootstrap import RESAMPLES, Floats, resampled_metrics
-from objectives.measures.evaluate import answers_of, predict
+from objectives.measures.evaluate import predict, predictions_of
 from objectives.students.bert import pretrained
 from objectives.text.data import Split
 from objectives.workbench.inputs import Inputs
@@ -58,5 +58,5 @@ class Resampled:
         with torch.random.fork_rng(devices=[]):  # making a model draws numbers
             loaded: Any = pretrained.load_classifier(str(model))
         logits = predict(loaded, split, self._device)
-        answers, classes = answers_of(logits, split), logits.shape[-1]
+        answers, classes = predictions_of(logits, split), logits.shape[-1]
         return resampled_metrics(self._inputs.task.metric, split.labels, answers, classes)

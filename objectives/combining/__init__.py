@@ -1,1 +1,1 @@
-"""What several finished models answer together: cascades. Imports no torch."""
+"""Cascades: finished models that answer together. Imports no torch."""

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.members import Member, Rows, probabilities
+from objectives.combining.members import GateRows, Member, probabilities
 from objectives.metric import Labels, Logits
 
 Confidence = Literal["probability", "margin", "entropy"]
@@ -83,12 +83,12 @@ def temperature_of(logits: Logits, labels: Labels) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class CascadePair:
     """Two members, and the order in which the small one's rows are deferred."""
 
     small: Member
     large: Member
-    rows: Rows
+    rows: GateRows
     confidence: Confidence
     temperature: float
 
@@ -103,7 +103,7 @@ class Pair:
     def at(self, threshold: float) -> Cascade:
         """The cascade that defers the rows of less confidence than this."""
         rows, roles = self.rows, ("select", "heldout")
-        said = {role: self.said(role, threshold) for role in roles}
+        answers = {role: self.said(role, threshold) for role in roles}
         deferred = {role: float((self.sure[role] < threshold).mean()) for role in roles}
         return Cascade(
             small=self.small.number,
@@ -115,10 +115,10 @@ class Pair:
             heldout_deferred=deferred["heldout"],
             cost=self.cost(deferred["select"]),
             heldout_cost=self.cost(deferred["heldout"]),
-            metric=rows.value("select", said["select"]),
-            heldout_metric=rows.value("heldout", said["heldout"]),
-            agreement=rows.agreement("select", said["select"]),
-            heldout_agreement=rows.agreement("heldout", said["heldout"]),
+            metric=rows.value("select", answers["select"]),
+            heldout_metric=rows.value("heldout", answers["heldout"]),
+            agreement=rows.agreement("select", answers["select"]),
+            heldout_agreement=rows.agreement("heldout", answers["heldout"]),
             engines=(self.small.engine, self.large.engine),
         )
 
@@ -137,17 +137,17 @@ class Pair:
         """Mean of a row where this share is deferred."""
         return self.small.cost + deferred * self.large.cost
 
-    def judged_by(self, which: NDArray[np.bool_]) -> "Pair":
-        """The same with some of the selection rows."""
+    def judged_by(self, which: NDArray[np.bool_]) -> "CascadePair":
+        """The pair on a subset of the selection rows."""
         small, large = (
             replace(member, logits={**member.logits, "select": member.logits["select"][which]})
             for member in (self.small, self.large)
         )
         return replace(self, small=small, large=large, rows=self.rows.judged_by(which))
 
-    def curve(self) -> "Curve":
-        """What deferring the 0, 1, ... least sure selection rows gives. Rows of equal confidence
-        are deferred together."""
+    def curve(self) -> "DeferralCurve":
+        """Cascades that defer the 0, 1, ... least confident selection rows; equal confidences are
+        deferred together."""
         sure = self.sure["select"]
         order = np.argsort(sure, kind="stable")
         ranked, original = sure[order], self.rows.original["select"][order]
@@ -155,10 +155,10 @@ class Pair:
             member.logits["select"].argmax(-1)[order] == original
             for member in (self.small, self.large)
         ]
-        by_small, by_large = (np.concatenate([[0], np.cumsum(own)]) for own in alike)
+        by_small, by_large = (np.concatenate([[0], np.cumsum(agrees)]) for agrees in alike)
         first = np.concatenate([[True], ranked[1:] > ranked[:-1], [True]])
         deferred = np.flatnonzero(first)
-        return Curve(
+        return DeferralCurve(
             thresholds=np.concatenate([[-np.inf], ranked[1:], [np.inf]])[first],
             costs=self.small.cost + deferred / len(ranked) * self.large.cost,
             agreed=(by_small[-1] - by_small + by_large)[first],
@@ -166,7 +166,7 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class DeferralCurve:
     """Cascades of one pair by the rows that they defer, from none to all."""
 
     thresholds: NDArray[np.float64]
@@ -176,7 +176,7 @@ class Curve:
     """Selection rows on which the cascade answers as the unpruned model does."""
 
 
-def pair_of(small: Member, large: Member, rows: Rows) -> Pair:
+def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
     """With the confidence that tells best, on the selection split, where the two answer alike."""
     logits = small.logits["select"]
     temperature = temperature_of(logits, large.logits["select"].argmax(-1))
@@ -187,10 +187,10 @@ def pair_of(small: Member, large: Member, rows: Rows) -> Pair:
         order = np.argsort(-confidence_of(kind, logits, temperature), kind="stable")
         return float((np.cumsum(alike[order]) / np.arange(1, len(order) + 1)).mean())
 
-    return Pair(small, large, rows, max(CONFIDENCES, key=told), temperature)
+    return CascadePair(small, large, rows, max(CONFIDENCES, key=told), temperature)
 
 
-def pairs_of(members: Sequence[Member], rows: Rows) -> Iterator[Pair]:
+def pairs_of(members: Sequence[Member], rows: GateRows) -> Iterator[CascadePair]:
     """All pairs of a cheaper and a costlier member that may be worth their cost."""
     for small in members:
         for large in members:
@@ -198,13 +198,13 @@ def pairs_of(members: Sequence[Member], rows: Rows) -> Iterator[Pair]:
                 yield pair_of(small, large, rows)
 
 
-def cascades(pairs: Iterable[Pair]) -> list[Cascade]:
+def cascades(pairs: Iterable[CascadePair]) -> list[Cascade]:
     """Every pair, deferring each of `SHARES`."""
     return [pair.at(pair.threshold(share)) for pair in pairs for share in SHARES]
 
 
 def front_of(found: Sequence[Cascade]) -> list[Cascade]:
-    """Those that no cheaper one matches in the selection split's metric, by rising cost."""
+    """Cascades on the Pareto front of cost and selection metric, by rising cost."""
     front: list[Cascade] = []
     for cascade in sorted(found, key=lambda one: (one.cost, -one.metric)):
         if not front or cascade.metric > front[-1].metric:

@@ -17,20 +17,20 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.cascade import SHARES, Cascade, Pair, pair_of
+from objectives.combining.cascade import SHARES, Cascade, CascadePair, pair_of
 from objectives.combining.members import enough
 
 _Place = tuple[float, float]
 """The mean cost of a row, and the threshold that leads to it."""
 
 
-def cheapest_agreeing(pairs: Sequence[Pair], share: float) -> Cascade | None:
+def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
     """The cheapest cascade that agrees with the unpruned model on this share of all rows.
 
     The share is below 1. None where the selection rows cannot say so of any, or are too few.
     """
 
-    def place(pair: Pair, needed: int) -> _Place | None:
+    def place(pair: CascadePair, needed: int) -> _Place | None:
         curve = pair.curve()
         failed = np.flatnonzero(curve.agreed < needed)
         last = int(failed[-1]) + 1 if len(failed) else 0
@@ -47,27 +47,29 @@ def cheapest_agreeing(pairs: Sequence[Pair], share: float) -> Cascade | None:
     return _taken(pairs, lambda pair: place(pair, alike), lambda pair: place(pair, least))
 
 
-def cheapest_keeping(pairs: Sequence[Pair], least: float, kept: float = 0.0) -> Cascade | None:
+def cheapest_keeping(
+    pairs: Sequence[CascadePair], least: float, kept: float = 0.0
+) -> Cascade | None:
     """The cheapest cascade, deferring one of `SHARES`, none or all of the rows, of enough metric.
 
     Its metric is at least `least`, or as far above `kept` times the unpruned model's on the same
     rows. None where the selection rows cannot say so of any, or are too few.
     """
 
-    def place(pair: Pair, value: Callable[[Pair, float], float]) -> _Place | None:
-        found = None
+    def place(pair: CascadePair, value: Callable[[CascadePair, float], float]) -> _Place | None:
+        cheapest = None
         for deferred in (1.0, *reversed(SHARES), 0.0):
             threshold = pair.threshold(deferred)
             if value(pair, threshold) < least:
                 break
-            found = pair.cost(deferred), threshold
-        return found
+            cheapest = pair.cost(deferred), threshold
+        return cheapest
 
-    def measured(pair: Pair, threshold: float) -> float:
+    def measured(pair: CascadePair, threshold: float) -> float:
         original = pair.rows.value("select", pair.rows.original["select"])
         return pair.rows.value("select", pair.said("select", threshold)) - kept * original
 
-    def surely(pair: Pair, threshold: float) -> float:
+    def surely(pair: CascadePair, threshold: float) -> float:
         return pair.rows.surely("select", pair.said("select", threshold), kept)
 
     if kept and enough(kept, vouching(_rows(pairs))) is None:
@@ -85,14 +87,14 @@ def _choosing(rows: int) -> NDArray[np.bool_]:
     return np.asarray(np.arange(rows) % 3 == 0)
 
 
-def _rows(pairs: Sequence[Pair]) -> int:
+def _rows(pairs: Sequence[CascadePair]) -> int:
     return len(pairs[0].sure["select"]) if pairs else 0
 
 
 def _taken(
-    pairs: Sequence[Pair],
-    chosen_by: Callable[[Pair], _Place | None],
-    vouched_for: Callable[[Pair], _Place | None],
+    pairs: Sequence[CascadePair],
+    chosen_by: Callable[[CascadePair], _Place | None],
+    vouched_for: Callable[[CascadePair], _Place | None],
 ) -> Cascade | None:
     """The pair that is cheapest by the rows that choose, at the threshold of the others. Where the
     large model itself does not pass by these, the unpruned one stands in for it."""
@@ -103,35 +105,37 @@ def _taken(
     if not ranked:
         return None
     first, *others = (fitted[number] for _, number in ranked)
-    whole = (one for one in others if one.small is first.small and one.large.number is None)
-    for pair in (first, *islice(whole, 1)):
-        found = vouched_for(pair.judged_by(~third))
-        if found is None:
+    to_unpruned = (
+        pair for pair in others if pair.small is first.small and pair.large.number is None
+    )
+    for pair in (first, *islice(to_unpruned, 1)):
+        vouched = vouched_for(pair.judged_by(~third))
+        if vouched is None:
             continue
-        if found[0] >= pair.large.cost:  # the large model passed first, and costs less alone
-            return Pair(pair.large, pair.large, pair.rows, "probability", 1.0).at(-math.inf)
-        return pair.at(found[1])
+        if vouched[0] >= pair.large.cost:  # the large model passed first, and costs less alone
+            return CascadePair(pair.large, pair.large, pair.rows, "probability", 1.0).at(-math.inf)
+        return pair.at(vouched[1])
     return None
 
 
-def _fitted(pair: Pair, third: NDArray[np.bool_]) -> Pair:
+def _fitted(pair: CascadePair, third: NDArray[np.bool_]) -> CascadePair:
     """With the confidence and the temperature that the rows which choose tell best by."""
     part = pair.judged_by(third)
     fitted = pair_of(part.small, part.large, part.rows)
     return replace(pair, confidence=fitted.confidence, temperature=fitted.temperature)
 
 
-def best_within(pairs: Sequence[Pair], cost: float) -> Cascade | None:
+def most_agreeing_within(pairs: Sequence[CascadePair], cost: float) -> Cascade | None:
     """The cascade of the highest agreement among those of at most this mean cost, if any."""
-    found = []
+    candidates = []
     for pair in pairs:
         curve = pair.curve()
         agreed = np.where(curve.costs <= cost, curve.agreed, -1)
         place = int(agreed.argmax())
         if agreed[place] >= 0:
             key = (int(agreed[place]), -float(curve.costs[place]))
-            found.append((key, float(curve.thresholds[place]), pair))
-    if not found:
+            candidates.append((key, float(curve.thresholds[place]), pair))
+    if not candidates:
         return None
-    _, threshold, pair = max(found, key=lambda one: one[0])
+    _, threshold, pair = max(candidates, key=lambda candidate: candidate[0])
     return pair.at(threshold)

@@ -30,7 +30,7 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class GateRows:
     """The rows that judge: the labels, and the answers that agreement is with."""
 
     metric: Metric
@@ -44,8 +44,8 @@ class Rows:
         """The metric of these classes (rows,)."""
         return metric_value(self.metric, self.labels[role], said, classes=self.classes)
 
-    def judged_by(self, which: NDArray[np.bool_]) -> "Rows":
-        """The same with some of the selection rows."""
+    def judged_by(self, which: NDArray[np.bool_]) -> "GateRows":
+        """The rows with a subset of the selection rows."""
         labels, original = (
             {**of, "select": of["select"][which]} for of in (self.labels, self.original)
         )
@@ -89,5 +89,5 @@ def enough(share: float, rows: int) -> int | None:
     """The fewest rows that must be right for `at_least` to give this share; None if all would not
     do."""
     bounds = at_least(np.arange(rows + 1), rows)
-    found = int(np.searchsorted(bounds, share))
-    return found if found <= rows else None
+    index = int(np.searchsorted(bounds, share))
+    return index if index <= rows else None

@@ -1,1 +1,2 @@
-"""What leaves: ONNX files, checked, and the milliseconds of whole models."""
+"""Delivery: checked ONNX files, folders that answer without torch, and milliseconds of whole
+models."""

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from objectives.delivery.deployed import opened, text_to_label, texts_of
+from objectives.delivery.deployed import open_classifier, text_to_label, texts_of
 from objectives.delivery.exported import load_model
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
 from objectives.engines.serving import Served, serve
@@ -46,7 +46,7 @@ _TEXT_BATCHES = (1, 8)
 
 @dataclass(frozen=True)
 class Timing:
-    """One model in one engine: forward passes of token ids, or calls from text to label."""
+    """Times of a model in an engine: forward passes of token ids, or calls from text to label."""
 
     model: str
     """Its folder, or `UNPRUNED`."""
@@ -71,7 +71,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class EngineWorth(Worth):
-    """What a model is worth on a study's data with other bits, answered by the engine itself."""
+    """Scores of a model on the study's data as an engine with other bits answers."""
 
     model: str
     engine: Engine
@@ -94,7 +94,7 @@ class Bench:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OfRun:
-    """What a run says of the model that its students were cut from, and of scoring them."""
+    """The unpruned model of a run, and the data to score its students on."""
 
     unpruned: PreTrainedModel | None = None
     """That model with its own weights; None: a twin of the first student, with random ones."""
@@ -153,7 +153,7 @@ def bench(
     if max(lengths) > longest:
         raise UserError(f"length is {max(lengths)}; these models take 1 to {longest} tokens")
 
-    known = min(model.config.vocab_size for model in models.values())
+    vocabulary = min(model.config.vocab_size for model in models.values())
     flops = cache(lambda name, length: measured_flops(models[name], length))
     tokenizers = _tokenizers(models, of_run.data)
     splits = _judging(tokenizers, of_run)
@@ -170,18 +170,24 @@ def bench(
             say(f"{engine}: preparing {len(models)} models")
             try:
                 served = dict(
-                    zip(models, serve(engine, models, Path(scratch), used, device), strict=True)
+                    zip(
+                        models,
+                        serve(engine, models, Path(scratch), used, device),
+                        strict=True,
+                    )
                 )
-                runs = [one.run for one in served.values()]
-                sizes = {name: one.bytes for name, one in served.items()}
+                runs = [ready.run for ready in served.values()]
+                sizes = {name: ready.bytes for name, ready in served.items()}
                 of_engine: list[Timing] = []
                 for batch, length in product(batches, lengths):
                     say(f"{engine}: batch {batch}, length {length}")
-                    inputs = tokens(known, batch, length)
+                    inputs = tokens(vocabulary, batch, length)
                     times = in_turns(engine, runs, inputs, rounds, device)
                     of_engine += timings_of(engine, times, sizes, batch, length, flops)
                 of_splits = list(_scored(engine, models, served, splits, of_run, say))
-                files = {name: one.file for name, one in served.items() if one.file is not None}
+                files = {
+                    name: ready.file for name, ready in served.items() if ready.file is not None
+                }
                 del served, runs  # its sessions: the classifiers have their own
                 of_engine += _from_text(engine, files, models, tokenizers, of_run.data, flops, say)
             except Exception as error:  # whatever a compiler or a runtime lacks here
@@ -250,7 +256,7 @@ def _from_text(
     sizes = {name: file.stat().st_size for name, file in files.items()}
     with TemporaryDirectory() as scratch:
         classifiers = [
-            opened(
+            open_classifier(
                 Path(scratch, str(place)),
                 str(file.resolve()),
                 models[name],
@@ -261,9 +267,9 @@ def _from_text(
             for place, (name, file) in enumerate(files.items())
         ]
         for batch in _TEXT_BATCHES:
-            whole = texts[: len(texts) // batch * batch or None]  # batches
+            full_batches = texts[: len(texts) // batch * batch or None]  # batches
             times = text_to_label(
-                classifiers, whole, batch=batch, say=lambda line: say(f"{engine}: {line}")
+                classifiers, full_batches, batch=batch, say=lambda line: say(f"{engine}: {line}")
             )
             yield from timings_of(engine, times, sizes, batch, length, flops, texts=True)
 
@@ -277,7 +283,7 @@ def timings_of(
     flops: Callable[[str, int], int],
     texts: bool = False,
 ) -> Iterator[Timing]:
-    """Of milliseconds (passes, models), and of the bytes of each model."""
+    """Timings from milliseconds (passes, models) and the bytes of each model."""
     percentiles = np.percentile(times, [25, 50, 75, 95], axis=0).T.tolist()
     for (name, size), (low, middle, high, slow) in zip(sizes.items(), percentiles, strict=True):
         yield Timing(
@@ -297,7 +303,8 @@ def timings_of(
 def _tokenizers(
     models: Mapping[str, PreTrainedModel], data: Inputs | None
 ) -> dict[str, PreTrainedTokenizerBase]:
-    """Of each model the one in its folder, or else the study's; none without a study."""
+    """Tokenizer of each model: from its folder if there is one, else the study's; empty without a
+    study."""
     if data is None:
         return {}
     tokenizers = dict.fromkeys(models, data.tokenizer)
@@ -329,22 +336,22 @@ def _scored(
     of_run: OfRun,
     say: Callable[[str], None],
 ) -> Iterator[EngineWorth]:
-    """What other bits than the run's are worth on its data, also those of inputs."""
+    """Score models in an engine whose bits, or input bits, differ from the run's."""
     same = BITS[engine] == of_run.bits
     others = {
-        name: own
-        for name, own in splits.items()
+        name: judging
+        for name, judging in splits.items()
         if not same or (engine != "eager" and rounds_inputs(models[name]))
     }
     if of_run.data is None or not others:
         return
     say(f"{engine}: scoring on the selection and held-out splits")
     task = of_run.data.task
-    for name, own in others.items():
-        logits = {split.role: predict_with(served[name].run, split) for split in own}
+    for name, judging in others.items():
+        logits = {split.role: predict_with(served[name].run, split) for split in judging}
         if task.own_thresholds:
             shares = getattr(models[name].config, "thresholds", None)
-            logits, _ = less_thresholds(logits, own[0], task.metric, shares)
-        worth = (metric_with_interval(logits[split.role], split, task.metric) for split in own)
+            logits, _ = less_thresholds(logits, judging[0], task.metric, shares)
+        worth = (metric_with_interval(logits[split.role], split, task.metric) for split in judging)
         select, heldout = worth
         yield EngineWorth(*select, *heldout, model=name, engine=engine)

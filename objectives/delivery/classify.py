@@ -47,21 +47,21 @@ class _Stage:
         self.settings = settings
 
     def logits(self, encodings: Sequence[Encoding]) -> Any:
-        read = [(self._cut(one.ids), self._cut(one.type_ids)) for one in encodings]
-        shape = (len(read), max(len(own) for own, _ in read))
+        read = [(self._cut(encoding.ids), self._cut(encoding.type_ids)) for encoding in encodings]
+        shape = (len(read), max(len(ids_of_row) for ids_of_row, _ in read))
         ids, types, mask = (np.full(shape, fill) for fill in (self.settings["pad"], 0, 0))
-        for row, (own, segments) in enumerate(read):
-            ids[row, : len(own)], mask[row, : len(own)] = own, 1
+        for row, (ids_of_row, segments) in enumerate(read):
+            ids[row, : len(ids_of_row)], mask[row, : len(ids_of_row)] = ids_of_row, 1
             if self.settings["segments"]:
-                types[row, : len(own)] = segments
+                types[row, : len(ids_of_row)] = segments
         feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         return self.session.run(["logits"], feeds)[0].astype(float)
 
-    def _cut(self, own: list[int]) -> list[int]:
-        """Of a longer text what was left of it in training: its head, or head and tail."""
-        if len(own) <= self.head + self.tail:
-            return own
-        return own[: self.head] + own[-self.tail :]
+    def _cut(self, ids: list[int]) -> list[int]:
+        """Truncate as in training: keep the head, or head and tail."""
+        if len(ids) <= self.head + self.tail:
+            return ids
+        return ids[: self.head] + ids[-self.tail :]
 
     def unsure(self, logits: Any) -> Any:
         shares = _softmax(logits / self.settings["temperature"])
@@ -89,7 +89,7 @@ class Classifier:
         self._lock = threading.Lock()
 
     def logits(self, texts: Iterable[str | tuple[str, str]]) -> Any:
-        """Of one batch of texts, (texts, labels)."""
+        """Logits of one batch of texts, (texts, labels)."""
         batch = _listed(texts)
         first, *rest = self.stages
         encodings = first.tokenizer.encode_batch(batch)
@@ -115,9 +115,9 @@ class Classifier:
             return Answer(float(logits[0]), {})
         if self.several:
             each = 1 / (1 + np.exp(-logits.clip(-500, 500)))
-            found = dict(zip(self.labels, each.tolist(), strict=True))
+            shares = dict(zip(self.labels, each.tolist(), strict=True))
             pairs = zip(self.labels, each > self.thresholds, strict=True)
-            return Answer([label for label, there in pairs if there], found)
+            return Answer([label for label, present in pairs if present], shares)
         shares = dict(zip(self.labels, _softmax(logits).tolist(), strict=True))
         return Answer(max(shares, key=lambda label: shares[label]), shares)
 
@@ -136,8 +136,8 @@ def _checked(place: int, text: Any) -> str | tuple[str, ...]:
     if not all(isinstance(part, str) for part in parts):
         raise TypeError(f"texts[{place}] is {text!r:.60}; give a string, or of a pair a tuple")
     # Half a character becomes U+FFFD: a tokenizer would refuse all texts of the batch.
-    whole = [part.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for part in parts]
-    return tuple(whole) if pair else whole[0]
+    mended = [part.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for part in parts]
+    return tuple(mended) if pair else mended[0]
 
 
 def _softmax(logits: Any) -> Any:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from objectives.workbench.inputs import Inputs
 
 Texts = Sequence[str | tuple[str, str]]
-Stage = dict[str, Any]
+StageSettings = dict[str, Any]
 """An entry of classifier.json."""
 
 
@@ -35,7 +35,7 @@ def stage_of(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     truncation: str = "head",
-) -> Stage:
+) -> StageSettings:
     """An entry for the ONNX file `model` in `folder`, or elsewhere by its absolute path; its
     tokenizer is written to tokenizer.json in the folder, unless it is there already.
 
@@ -65,7 +65,7 @@ def stage_of(
 
 def write_classifier(
     folder: Path,
-    stages: Sequence[Stage],
+    stages: Sequence[StageSettings],
     labels: Sequence[str] | None,
     *,
     several: bool = False,
@@ -76,11 +76,11 @@ def write_classifier(
     above its own probability if there are `thresholds`."""
     first, *rest = stages
     for stage in rest:
-        own, shared = (folder / one["tokenizer"] for one in (stage, first))
-        if own != shared and own.read_bytes() == shared.read_bytes():
-            own.unlink()
+        file, shared = (folder / of_stage["tokenizer"] for of_stage in (stage, first))
+        if file != shared and file.read_bytes() == shared.read_bytes():
+            file.unlink()
             stage["tokenizer"] = first["tokenizer"]
-    document: Stage = {"labels": labels, "several": several, "stages": list(stages)}
+    document: StageSettings = {"labels": labels, "several": several, "stages": list(stages)}
     if thresholds:
         document["thresholds"] = thresholds
     (folder / "classifier.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -105,10 +105,10 @@ def deploy(
         file = onnx_file(engine, model, files or Path(scratch))
         shutil.copyfile(file, folder / file.name)
     stage = stage_of(folder, file.name, tokenizer, max_length, truncation)
-    write_classifier(folder, [stage], labels_of(model), **settings_of(model))
+    write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
 
 
-def opened(
+def open_classifier(
     folder: Path,
     file: str,
     model: PreTrainedModel,
@@ -121,7 +121,7 @@ def opened(
 
     folder.mkdir(parents=True, exist_ok=True)
     stage = stage_of(folder, file, tokenizer, max_length, truncation)
-    write_classifier(folder, [stage], labels_of(model), **settings_of(model))
+    write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
     return Classifier(folder)
 
 
@@ -131,7 +131,7 @@ def labels_of(model: PreTrainedModel) -> list[str] | None:
     return None if len(names) == 1 else [names[place] for place in range(len(names))]
 
 
-def settings_of(model: PreTrainedModel) -> dict[str, Any]:
+def stage_settings(model: PreTrainedModel) -> dict[str, Any]:
     """Whether a text may have several of its labels, and above which probabilities."""
     several = model.config.problem_type == SEVERAL
     return {"several": several, "thresholds": getattr(model.config, "thresholds", None)}

@@ -40,8 +40,8 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
     if not plain:
         classes = {"AutoConfig": model.config, "AutoModelForSequenceClassification": model}
         model.config.auto_map = {  # the name of the file, and that of the class
-            auto: f"{type(one).__module__.rpartition('.')[2]}.{type(one).__name__}"
-            for auto, one in classes.items()
+            auto: f"{type(instance).__module__.rpartition('.')[2]}.{type(instance).__name__}"
+            for auto, instance in classes.items()
         }
         custom_object_save(model, out)  # the files of its class
     save_model(model, out)

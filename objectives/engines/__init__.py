@@ -1,1 +1,1 @@
-"""What runs a model that is done: torch, onnxruntime; each in float32 or in less."""
+"""Engines that run a finished model: torch and onnxruntime, in float32 or fewer bits."""

@@ -1,4 +1,4 @@
-"""What the engines are called, and with what bits they work; imports no torch, for reports."""
+"""Names of the engines and their bits; imports no torch, for reports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args

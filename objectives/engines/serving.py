@@ -1,7 +1,4 @@
-"""What people serve a classifier with: torch or onnxruntime, in float32 or in less.
-
-Each engine makes a model ready to run, and says how many bytes of weights it loads for that.
-"""
+"""Serve a classifier in torch or onnxruntime, in float32 or fewer bits."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -28,7 +25,7 @@ from objectives.errors import UserError
 from objectives.students.bert.quantising import dense
 
 Feeds = Mapping[str, Tensor]
-Run = Callable[[Feeds], Tensor]
+ForwardPass = Callable[[Feeds], Tensor]
 """A forward pass: from what a tokenizer makes of texts to logits (batch, C)."""
 _FEWER: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
     "onnxruntime-int8": ("model_int8.onnx", write_int8),
@@ -41,7 +38,7 @@ _FEWER: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
 class Served:
     """A model ready to run in an engine."""
 
-    run: Run
+    run: ForwardPass
     bytes: int
     """Of the weights that torch holds, or of the file that another engine reads."""
     file: Path | None = None

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from objectives.engines.names import Engine
-from objectives.engines.serving import Feeds, Run
+from objectives.engines.serving import Feeds, ForwardPass
 
 WARM_UPS = 3
 """Rounds whose times do not count."""
@@ -28,7 +28,7 @@ def tokens(known: int, batch: int, length: int) -> Feeds:
 
 def in_turns(
     engine: Engine,
-    runs: Sequence[Run],
+    runs: Sequence[ForwardPass],
     inputs: Feeds,
     rounds: int,
     device: str,

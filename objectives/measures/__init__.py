@@ -1,1 +1,1 @@
-"""What a student costs, the budget that it meets, what it is worth."""
+"""Measures: costs, the budget, scores and their confidence."""

@@ -23,8 +23,8 @@ _TYPES = {8: "I64", 4: "F32", 1: "U8"}
 
 
 def bytes_of(state: Mapping[str, Tensor]) -> int:
-    """Of the safetensors file that transformers writes of a state dict: a number, a header in JSON
-    that is padded to eights, and the tensors."""
+    """Bytes of the safetensors file that transformers writes: a length, a header in JSON padded to
+    eights, and the tensors."""
     laid = sorted(state.items(), key=lambda item: (-item[1].element_size(), item[0]))
     ends = list(accumulate((tensor.nbytes for _, tensor in laid), initial=0))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -50,9 +50,9 @@ class Bytes(Cost):
 
     @cached_property
     def fixed(self) -> int:
-        whole = BertArchitecture.full(self.shape)
-        layers = sum(self.layer(widths) for widths in whole.widths(self.shape))
-        return int(self.exact(whole) - layers)
+        full = BertArchitecture.full(self.shape)
+        layers = sum(self.layer(widths) for widths in full.widths(self.shape))
+        return int(self.exact(full) - layers)
 
     def layer(self, widths: Widths[Count]) -> Count:
         hidden = self.shape.hidden
@@ -65,10 +65,10 @@ class Bytes(Cost):
         hidden, labels = self.shape.hidden, self.shape.labels
         for name, shape in self.embeddings.items():
             if name in ROUNDED_EMBEDDINGS:
-                own, (rows, columns) = name.removesuffix(".weight"), shape
+                stem, (rows, columns) = name.removesuffix(".weight"), shape
                 if name == WORDS and architecture.vocabulary is not None:
                     rows = architecture.vocabulary
-                yield from _weight(own, rows, columns, architecture.embedding_bits)
+                yield from _weight(stem, rows, columns, architecture.embedding_bits)
             else:
                 yield name, _empty(*shape)
         for number, units in enumerate(architecture.layers):
@@ -78,9 +78,9 @@ class Bytes(Cost):
             sizes = units.widths(self.shape)._asdict() | {"hidden": hidden}
             for place, linear in enumerate(LINEARS):
                 yield from _linear(layer, linear, sizes, units, units.rank(place))
-                kept = getattr(units, linear.inputs, None) if linear.inputs in INPUTS else None
-                if kept is not None:
-                    yield f"{layer}{linear.name}.inputs", _empty(len(kept), dtype=torch.int64)
+                inputs = getattr(units, linear.inputs, None) if linear.inputs in INPUTS else None
+                if inputs is not None:
+                    yield f"{layer}{linear.name}.inputs", _empty(len(inputs), dtype=torch.int64)
             for norm in ("attention.output.LayerNorm", "output.LayerNorm"):
                 yield f"{layer}{norm}.weight", _empty(hidden)
                 yield f"{layer}{norm}.bias", _empty(hidden)
@@ -94,7 +94,7 @@ class Bytes(Cost):
 def _linear(
     layer: str, linear: Linear, sizes: Mapping[str, int], units: LayerUnits, rank: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """Of a linear layer; one without inputs or outputs is not packed."""
+    """Tensors of a linear layer; one without inputs or outputs is not packed."""
     name, rows, columns = layer + linear.name, sizes[linear.outputs], sizes[linear.inputs]
     if linear.inputs in INPUTS and not columns:  # of a layer without heads, which reads all
         columns = sizes["hidden"]
@@ -141,6 +141,6 @@ class BitOps(Flops):
         total = 0.0
         for matmul in matmuls(architecture, self.shape, self.seq_len):
             into = matmul.input_bits
-            own = matmul.weight_bits if matmul.weight else into
-            total += matmul.flops * (own * into / 64 if own and into else 1)
+            of_weight = matmul.weight_bits if matmul.weight else into
+            total += matmul.flops * (of_weight * into / 64 if of_weight and into else 1)
         return total

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Worth:
-    """What answers are worth by the task's metric."""
+    """Scores of a model by the task's metric."""
 
     metric: Finite
     """On the selection split: what a study sees."""
@@ -76,8 +76,8 @@ def resampled_metrics(
     """The metric on each sample of the bootstrap, (500,); `classes` are those of the task. Sample i
     is made of the same rows at every call: the differences of what two models of one split get are
     those of a paired bootstrap."""
-    (found,) = resampled_together(metric, labels, [predictions], classes)
-    return np.asarray(found)
+    (values,) = resampled_together(metric, labels, [predictions], classes)
+    return np.asarray(values)
 
 
 def resampled_together(
@@ -85,23 +85,25 @@ def resampled_together(
 ) -> Floats:
     """`resampled_metrics` of the predictions of several models, (M, 500): samples are drawn once
     for as many as memory holds."""
-    found: list[Floats] = []
+    values: list[Floats] = []
     if metric == "pearson_spearman":
         for predictions in models:
             drawn = _drawn(len(labels))
-            found.append(np.concatenate([correlations(labels, predictions, own) for own in drawn]))
-        return np.stack(found)
+            values.append(
+                np.concatenate([correlations(labels, predictions, part) for part in drawn])
+            )
+        return np.stack(values)
     # The others are decided by sums over rows, so by how often a sample has each row: a product.
     at_once = max(1, _COLUMNS // labels.size)
     for start in range(0, len(models), at_once):
         some = models[start : start + at_once]
         columns = [_columns(metric, labels, predictions) for predictions in some]
-        ends = np.cumsum([own.shape[1] for own in columns])
+        ends = np.cumsum([part.shape[1] for part in columns])
         columns_NK = np.concatenate(columns, axis=1, dtype=np.float32)  # whole numbers: exact
         sums_RK = np.concatenate([drawn @ columns_NK for drawn in _drawn(len(labels))])
         for own_RK, predictions in zip(np.split(sums_RK, ends[:-1], axis=1), some, strict=True):
-            found.append(_value(metric, own_RK.astype(np.float64), labels, predictions, classes))
-    return np.stack(found)
+            values.append(_value(metric, own_RK.astype(np.float64), labels, predictions, classes))
+    return np.stack(values)
 
 
 def _drawn(rows: int) -> Iterator[NDArray[np.float32]]:
@@ -113,14 +115,14 @@ def _drawn(rows: int) -> Iterator[NDArray[np.float32]]:
 
 
 def _columns(metric: Metric, labels: Labels, predictions: Labels) -> NDArray[Any]:
-    """What each row adds to the sums that decide the metric, (rows, K)."""
+    """Terms of each row in the sums that decide the metric, (rows, K)."""
     if metric in ("accuracy", "agreement"):
         same = labels == predictions
         return np.asarray(same.reshape(len(labels), -1).all(1, keepdims=True))
     if labels.ndim == 2:
         return np.hstack([labels * predictions, labels + predictions])
-    own = np.unique([labels, predictions])
-    truth_NC, said_NC = (side[:, None] == own for side in (labels, predictions))
+    present = np.unique([labels, predictions])
+    truth_NC, said_NC = (side[:, None] == present for side in (labels, predictions))
     return np.hstack([truth_NC, said_NC, truth_NC & said_NC])
 
 
@@ -133,23 +135,23 @@ def _value(
     if labels.ndim == 2:
         both_RC, either_RC = np.split(sums_RK, 2, axis=1)
         if metric == "micro_f1":
-            both_RC, either_RC = (own.sum(1, keepdims=True) for own in (both_RC, either_RC))
+            both_RC, either_RC = (present.sum(1, keepdims=True) for present in (both_RC, either_RC))
         # 0 of a label that is neither there nor said, as scikit-learn has it.
         f1_RC = np.divide(2 * both_RC, either_RC, out=np.zeros_like(both_RC), where=either_RC > 0)
         return np.asarray(f1_RC.mean(1))
     of_class_RC, said_RC, right_RC = np.split(sums_RK, 3, axis=1)
     if metric == "mcc":
         return _matthews(of_class_RC, said_RC, right_RC.sum(1))
-    own = np.unique([labels, predictions])
-    return _f1(of_class_RC, said_RC, right_RC, own if (metric, classes) == ("f1", 2) else None)
+    present = np.unique([labels, predictions])
+    return _f1(of_class_RC, said_RC, right_RC, present if (metric, classes) == ("f1", 2) else None)
 
 
 def _matthews(of_class_RC: Floats, said_RC: Floats, right_R: Floats) -> Floats:
     """Matthews' correlation of each sample (Gorodkin 2004, for any number of classes); 0 where it
     is not defined, as all rows have one label or one prediction."""
     rows = of_class_RC.sum(1)
-    of_class, said = (rows**2 - (side**2).sum(1) for side in (of_class_RC, said_RC))
-    both = np.sqrt(of_class * said)
+    of_class, predicted = (rows**2 - (side**2).sum(1) for side in (of_class_RC, said_RC))
+    both = np.sqrt(of_class * predicted)
     agreed = rows * right_R - (of_class_RC * said_RC).sum(1)
     return np.asarray(np.divide(agreed, both, out=np.zeros_like(both), where=both > 0))
 

@@ -21,7 +21,7 @@ _MAY_BE_EMPTY = ("heads", "ffn", "layers")
 
 @dataclass(frozen=True)
 class Budget:
-    """What a share of the unpruned model's cost is: what is counted, and ratio 1 of it."""
+    """A budget's scale: the cost that is counted, and the cost at ratio 1."""
 
     cost: Cost
     """Of the student, cut or masked."""
@@ -100,8 +100,11 @@ def discretise(
     below = lanes.fill(lanes.forced, lanes.ranked, target)
     if lanes.cost_of(below) >= low:
         return lanes.architecture(below)
-    every = (_other_costly_ones(lanes, costly, below, low, high) for costly in lanes.kinds())
-    return lanes.architecture(next((one for one in every if one is not None), below))
+    for costly in lanes.kinds():
+        counts = _other_costly_ones(lanes, costly, below, low, high)
+        if counts is not None:
+            return lanes.architecture(counts)
+    return lanes.architecture(below)
 
 
 def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) -> dict[str, Tensor]:
@@ -170,11 +173,11 @@ class _Lanes:
     def kinds(self) -> Iterator[Tensor]:
         """(lanes,) bool: those of each space with steps to decide, first of the one whose step the
         whole model would miss most in cost."""
-        own = list(self.of_space.values())
+        spaces = list(self.of_space.values())
         one_less = self.lengths - torch.eye(len(self.lengths), dtype=torch.int64)
-        for kind in self.prices(one_less[[lanes.start for lanes in own]]).argsort(stable=True):
+        for kind in self.prices(one_less[[lanes.start for lanes in spaces]]).argsort(stable=True):
             costly = torch.zeros(len(self.lengths), dtype=torch.bool)
-            costly[own[int(kind)]] = True
+            costly[spaces[int(kind)]] = True
             if costly[self.ranked].any():
                 yield costly
 
@@ -200,8 +203,8 @@ class _Lanes:
         return self.prices(counts).item()
 
     def prices(self, counts: Tensor) -> Tensor:
-        """The same for many models: (..., lanes) to (...), in float64, as a tensor of int64 would
-        be compared with the limit in float32."""
+        """Costs of many models, (..., lanes) to (...). In float64: an int64 tensor would be
+        compared with the limit in float32."""
         layers: Tensor = self.cost.layer(widths := self._widths(counts)).double() * widths.layers
         return layers.sum(-1) + self.cost.fixed
 
@@ -212,23 +215,23 @@ class _Lanes:
     def masks(self, counts: Tensor) -> dict[str, Tensor]:
         """Which units stay if so many of each lane do, the best; of the shapes of the scores."""
         masks = {}
-        for space, own in self.of_space.items():
-            kept = counts[own].view(self.rows[space])
-            kept = kept[:, 0] if space in _MAY_BE_EMPTY else kept.clamp_min(1)
-            masks[space] = places(self.scores[space]) < kept[..., None]
+        for space, lanes in self.of_space.items():
+            counts_kept = counts[lanes].view(self.rows[space])
+            counts_kept = counts_kept[:, 0] if space in _MAY_BE_EMPTY else counts_kept.clamp_min(1)
+            masks[space] = places(self.scores[space]) < counts_kept[..., None]
         return masks
 
     def _widths(self, counts: Tensor) -> Widths[Tensor]:
         """How much is left of each layer: each (..., layers)."""
         shape, slices = self.cost.shape, self.of_space
-        whole = {"heads": shape.heads, "ffn": shape.ffn, "layers": 1}
-        whole |= dict.fromkeys(("qk", "v"), shape.head_dim)
+        full = {"heads": shape.heads, "ffn": shape.ffn, "layers": 1}
+        full |= dict.fromkeys(("qk", "v"), shape.head_dim)
 
         def kept(space: str) -> Tensor:
             """(..., layers, rows)"""
             if space in slices:
                 return counts[..., slices[space]].view(*counts.shape[:-1], *self.rows[space])
-            size = whole.get(space, shape.hidden)
+            size = full.get(space, shape.hidden)
             return counts.new_full((*counts.shape[:-1], shape.layers, 1), size)
 
         heads = kept("heads")[..., 0]

@@ -44,9 +44,9 @@ Count = TypeVar("Count", float, Tensor)
 
 @dataclass(frozen=True)
 class Cost(abc.ABC):
-    """What a classifier of `shape` costs, cut or masked: a sum over its layers. A kind of cost says
-    its unit, what stays whatever is cut, and what a layer costs of which so much is left. What is
-    counted is an int, what is measured a float."""
+    """Cost of a classifier of `shape`, cut or masked: a sum over its layers. A subclass gives the
+    unit, the fixed part, and the cost of a layer from its widths. Counts are ints, measured costs
+    floats."""
 
     priced: ClassVar[tuple[str, ...]] = SPACES
     """The spaces that it has a cost for."""
@@ -63,20 +63,20 @@ class Cost(abc.ABC):
     @property
     @abc.abstractmethod
     def fixed(self) -> float:
-        """What the model costs outside its layers."""
+        """Cost outside the layers."""
 
     @abc.abstractmethod
     def layer(self, widths: Widths[Count]) -> Count:
-        """What one layer costs that is there; it never falls where a width grows. Ints give an int,
-        tensors a tensor of their shape, differentiable."""
+        """Cost of a layer that is not dropped, monotone in each width. Ints give an int, tensors a
+        differentiable tensor of their shape."""
 
     @cached_property
     def full(self) -> float:
-        """What the unpruned model costs."""
+        """Cost of the unpruned model."""
         return self.exact(BertArchitecture.full(self.shape))
 
     def exact(self, architecture: BertArchitecture) -> float:
-        """What the model costs that is cut to `architecture`."""
+        """Cost of the model that is cut to `architecture`."""
         layers = architecture.widths(self.shape)
         return sum(self.layer(widths) for widths in layers if widths.layers) + self.fixed
 
@@ -96,7 +96,7 @@ class Cost(abc.ABC):
         return layers.expand(students_and_layers).sum(-1) + self.fixed
 
     def of_one_unit(self) -> dict[str, float]:
-        """What the model loses with a unit of each space: the mean over all, the others whole."""
+        """Cost of one unit of each space in an otherwise unpruned model, averaged over layers."""
         costs = {}
         for space in self.priced:
             closed = torch.zeros(1, self.shape.layers, *units_of(self.shape, space))

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from objectives.device import to_device
 from objectives.measures.bootstrap import Interval, bootstrap_interval
 from objectives.measures.thresholds import (
+    as_probabilities,
     cross_fitted,
     decided,
-    of_probabilities,
-    probabilities,
+    from_probabilities,
 )
 from objectives.metric import Labels, Metric, metric_value
 from objectives.progress import Progress
@@ -30,7 +30,7 @@ EVALUATION_BATCH = 64
 
 
 def sequences_a_pass(device: str) -> int:
-    """Those of a CPU, or 256: on an H200 these take half the time of 64."""
+    """Batch size: 256 on a GPU, where an H200 takes half the time that it takes at 64."""
     return EVALUATION_BATCH if device == "cpu" else 256
 
 
@@ -84,9 +84,11 @@ def less_thresholds(
     logits: Mapping[str, Tensor], select: Split, metric: Metric, shares: list[float] | None = None
 ) -> tuple[dict[str, Tensor], list[float]]:
     """`thresholds.decided` of tensors; the thresholds, also those given, as probabilities."""
-    arrays = {role: own.numpy() for role, own in logits.items()}
-    left, found = decided(metric, select.labels, arrays, of_probabilities(shares))
-    return {role: torch.from_numpy(own) for role, own in left.items()}, probabilities(found)
+    arrays = {role: of_role.numpy() for role, of_role in logits.items()}
+    left, thresholds = decided(metric, select.labels, arrays, from_probabilities(shares))
+    return {role: torch.from_numpy(of_role) for role, of_role in left.items()}, as_probabilities(
+        thresholds
+    )
 
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
@@ -94,7 +96,7 @@ def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
     infinite: such a row has no likeliest class."""
     if not logits.isfinite().all():
         return float("nan")
-    answers, classes = answers_of(logits, split), logits.shape[-1]
+    answers, classes = predictions_of(logits, split), logits.shape[-1]
     return metric_value(metric, split.labels, answers, classes=classes)
 
 
@@ -103,7 +105,7 @@ def metric_with_interval(logits: Tensor, split: Split, metric: Metric) -> tuple[
     value = metric_of(logits, split, metric)
     if not math.isfinite(value):
         return value, (value, value)
-    answers, classes = answers_of(logits, split), logits.shape[-1]
+    answers, classes = predictions_of(logits, split), logits.shape[-1]
     return value, bootstrap_interval(metric, split.labels, answers, classes)
 
 
@@ -112,13 +114,13 @@ def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
     mean over the rows of KL(teacher || student) in nats; of several labels their sum. Of a task of
     numbers (C = 1) the mean squared difference, in the labels' unit squared. nan if a logit is nan
     or infinite."""
-    own, said = logits.double(), teacher.double()  # float32 would lose the least divergences
+    student, target = logits.double(), teacher.double()  # float32 would lose the least divergences
     if split.regression:
-        return float((own - said).square().mean())
+        return float((student - target).square().mean())
     if split.several:  # a label is there or not: two outcomes each, of logits z and 0
-        own, said = (torch.stack([z, torch.zeros_like(z)], -1) for z in (own, said))
-    own, said = own.log_softmax(-1), said.log_softmax(-1)
-    return float(kl_div(own, said, reduction="batchmean", log_target=True))
+        student, target = (torch.stack([z, torch.zeros_like(z)], -1) for z in (student, target))
+    student, target = student.log_softmax(-1), target.log_softmax(-1)
+    return float(kl_div(student, target, reduction="batchmean", log_target=True))
 
 
 def nearness(model: PreTrainedModel, split: Split, teacher: Tensor, device: str) -> float:
@@ -126,9 +128,9 @@ def nearness(model: PreTrainedModel, split: Split, teacher: Tensor, device: str)
     return -divergence(predict(model, split, device), teacher, split)
 
 
-def answers_of(logits: Tensor, split: Split) -> Labels:
-    """What logits (rows, C) say of each row of the split: its likeliest class, its number, or the
-    labels of probability above 0.5, (rows, C)."""
+def predictions_of(logits: Tensor, split: Split) -> Labels:
+    """Predictions from logits (rows, C): the likeliest class, the number, or the labels of
+    probability above 0.5, (rows, C)."""
     return split.answers(logits).numpy()
 
 

@@ -44,7 +44,7 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the time of a forward pass of `batch` sequences depends on beside the model."""
+    """Conditions, beside the model, that a forward pass of `batch` sequences depends on."""
 
     device: str
     """"cpu", or the name of the GPU."""
@@ -56,7 +56,7 @@ class Conditions:
 
     @classmethod
     def here(cls, device: str, *, batch: int, seq_len: int, engine: Engine = "eager") -> Self:
-        """Those of this process on a torch device."""
+        """Conditions of this process on a torch device."""
         cuda = torch.device(device).type == "cuda"
         name = torch.cuda.get_device_name(device).replace(" ", "-") if cuda else device
         return cls(name, None if cuda else torch.get_num_threads(), batch, seq_len, engine)
@@ -188,9 +188,9 @@ def milliseconds_beside(
         models = {f"{scratch}/model": model, f"{scratch}/reference": reference}
         threads = torch.get_num_threads()
         served = serve(conditions.engine, models, Path(scratch), threads, device)
-        vocabulary = min(one.config.vocab_size for one in models.values())
+        vocabulary = min(ready.config.vocab_size for ready in models.values())
         inputs = tokens(vocabulary, conditions.batch, conditions.seq_len)
-        runs = [one.run for one in served]
+        runs = [ready.run for ready in served]
         times = in_turns(conditions.engine, runs, inputs, _REPEATS, device)
     return float(np.median(times[:, 0] / times[:, 1])) * latency.full
 
@@ -219,16 +219,16 @@ def _measure(
     """Milliseconds of one layer, a row for each number of heads and a column for each of neurons,
     both from 0 on; and of all else in a model. Medians of repeats in which all take turns."""
     engine, progress, threads = conditions.engine, session.progress, torch.get_num_threads()
-    whole, none = keep_layers(model, (0,) * _LAYERS), keep_layers(model, ())
-    cells = [*((kept, 0) for kept in heads), *((0, kept) for kept in ffn[1:])]
-    models = [*(_cut_alike(whole, *cell) for cell in cells), _cut_alike(none, 0, 0)]
+    full, none = keep_layers(model, (0,) * _LAYERS), keep_layers(model, ())
+    cells = [*((units, 0) for units in heads), *((0, units) for units in ffn[1:])]
+    models = [*(_cut_alike(full, *cell) for cell in cells), _cut_alike(none, 0, 0)]
     progress.begin("measure latency", len(models) + WARM_UPS + _REPEATS)
     runs = []
     with TemporaryDirectory() as scratch:
-        for number, one in enumerate(models):
+        for number, cut_model in enumerate(models):
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            ready = serve(engine, {str(folder): one}, folder, threads, session.device)
+            ready = serve(engine, {str(folder): cut_model}, folder, threads, session.device)
             runs.append(ready[0].run)
             progress.advance()
         inputs = tokens(models[0].config.vocab_size, conditions.batch, conditions.seq_len)

@@ -1,4 +1,4 @@
-"""What a model costs as it is, whatever its architecture says: counted in one forward pass."""
+"""Costs counted on the model itself in one forward pass, whatever its architecture says."""
 
 import torch
 from torch.func import functional_call

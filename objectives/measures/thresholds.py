@@ -67,8 +67,8 @@ def cross_fitted(metric: Metric, labels: Labels, logits: Logits) -> Logits:
     left = logits.copy()
     parts = np.arange(len(labels)) % _PARTS
     for part in range(_PARTS):
-        own, others = parts == part, parts != part
-        left[own] -= chosen(metric, labels[others], logits[others]).astype(np.float32)
+        inside, others = parts == part, parts != part
+        left[inside] -= chosen(metric, labels[others], logits[others]).astype(np.float32)
     return left
 
 
@@ -81,19 +81,19 @@ def decided(
     """Logits of "select", `cross_fitted`, and of "heldout", less the thresholds that all selection
     rows choose, or those given; and these thresholds. `labels` are the selection rows'."""
     select, heldout = logits["select"], logits["heldout"]
-    found = chosen(metric, labels, select) if thresholds is None else thresholds
-    left = (heldout - found).astype(np.float32)
-    return {"select": cross_fitted(metric, labels, select), "heldout": left}, found
+    chosen_thresholds = chosen(metric, labels, select) if thresholds is None else thresholds
+    left = (heldout - chosen_thresholds).astype(np.float32)
+    return {"select": cross_fitted(metric, labels, select), "heldout": left}, chosen_thresholds
 
 
-def probabilities(thresholds: Thresholds) -> list[float]:
-    """Of each label: above it the label is there."""
+def as_probabilities(thresholds: Thresholds) -> list[float]:
+    """Probabilities above which each label is present."""
     shares: list[float] = (1 / (1 + np.exp(-thresholds))).tolist()
     return shares
 
 
-def of_probabilities(shares: list[float] | None) -> Thresholds | None:
-    """The other way round, of what a model's configuration has, if anything."""
+def from_probabilities(shares: list[float] | None) -> Thresholds | None:
+    """Thresholds from the probabilities in a model's configuration, if it has any."""
     if shares is None:
         return None
     odds = np.array(shares)

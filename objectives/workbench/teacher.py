@@ -29,7 +29,7 @@ from objectives.errors import (
     first_line,
 )
 from objectives.measures.bootstrap import Interval, resampled_metrics
-from objectives.measures.evaluate import answers_of
+from objectives.measures.evaluate import predictions_of
 from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert import pretrained
@@ -324,7 +324,7 @@ def words_note(
     """What a user should know of a teacher whose `logits` (rows, C) on the selection split are not
     clearly better than the answers (rows,) of a linear model on `words`: with 95% confidence, by a
     paired bootstrap over the rows."""
-    labels, classes, both = select.labels, logits.shape[-1], (answers_of(logits, select), words)
+    labels, classes, both = select.labels, logits.shape[-1], (predictions_of(logits, select), words)
     own, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
     gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)
     if own == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:

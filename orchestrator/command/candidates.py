@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from objectives.combining.cascade import Cascade
-from objectives.combining.members import Member, Rows
+from objectives.combining.members import GateRows, Member
 from objectives.delivery import deployed
 from objectives.delivery.bench import UNPRUNED, Bench, timings_of
 from objectives.delivery.exported import load_model
@@ -80,7 +80,7 @@ class Candidates:
 
     def judged(
         self, run: RunRecord, numbers: Sequence[int | None], *, keep: bool = False
-    ) -> tuple[list[Member], Rows]:
+    ) -> tuple[list[Member], GateRows]:
         """The models of these numbers, the unpruned one last, each in the engine in which it is the
         fastest; the unpruned one in all. Costs are mean milliseconds of one text; with `keep` the
         page of the run shows them, in place of what was timed before.
@@ -101,7 +101,7 @@ class Candidates:
         original = next(
             one.logits for one in members if (one.number, one.engine) == (None, self.engines[0])
         )
-        return members, Rows(
+        return members, GateRows(
             metric=self.inputs.task.metric,
             labels=kept.labels,
             original={role: logits.argmax(-1) for role, logits in original.items()},
@@ -170,7 +170,7 @@ class Candidates:
             for role in ("select", "heldout")
         }
 
-    def deploy(self, run: RunRecord, found: Cascade, rows: Rows, out: Path) -> Deployed:
+    def deploy(self, run: RunRecord, found: Cascade, rows: GateRows, out: Path) -> Deployed:
         """Write what was chosen to `out`; a trial's model alone with all that an export has. What
         it is worth is measured on the folder that was written."""
         served = self.scratch / "found"
@@ -207,7 +207,7 @@ class Candidates:
             }
         deployed.write_classifier(folder, stages, settings["labels"])
 
-    def _measured(self, folder: Path, out: Path, found: Cascade, rows: Rows) -> Deployed:
+    def _measured(self, folder: Path, out: Path, found: Cascade, rows: GateRows) -> Deployed:
         """What the folder's own answers to the held-out rows are worth; it will lie at `out`."""
         from objectives.delivery.classify import Classifier
 

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from objectives.combining.cascade import Cascade, Pair, pairs_of
-from objectives.combining.gate import best_within, cheapest_agreeing, cheapest_keeping
+from objectives.combining.cascade import Cascade, CascadePair, pairs_of
+from objectives.combining.gate import cheapest_agreeing, cheapest_keeping, most_agreeing_within
 from objectives.engines.names import Engine
 from orchestrator.command.candidates import Candidates
 from orchestrator.errors import RunError
@@ -71,10 +71,12 @@ def _check_aims(aims: Mapping[str, float | None]) -> None:
             raise RunError(f"{aim:g} is not a share above 0 and at most 1", name)
 
 
-def _chosen(run: RunRecord, pairs: Sequence[Pair], aims: Mapping[str, float | None]) -> Cascade:
+def _chosen(
+    run: RunRecord, pairs: Sequence[CascadePair], aims: Mapping[str, float | None]
+) -> Cascade:
     """The cheapest cascade that meets the aim, or the nearest of those that are cheap enough."""
     if (most := aims["max_ms"]) is not None:
-        name, aim, found = "max_ms", f"takes at most {most:g} ms", best_within(pairs, most)
+        name, aim, found = "max_ms", f"takes at most {most:g} ms", most_agreeing_within(pairs, most)
         fastest = min((pair.small.cost for pair in pairs), default=np.nan)
         nearest = f"the fastest model alone takes {fastest:.2f} ms"
     elif (metric := aims["min_metric"]) is not None:

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of
-from objectives.combining.gate import best_within, cheapest_agreeing, cheapest_keeping
-from objectives.combining.members import Member, Rows, enough
+from objectives.combining.gate import cheapest_agreeing, cheapest_keeping, most_agreeing_within
+from objectives.combining.members import GateRows, Member, enough
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few
 from objectives.students.bert.pretrained import output_names
@@ -324,7 +324,7 @@ def _study(
 
 def _chosen(
     members: Sequence[Member],
-    rows: Rows,
+    rows: GateRows,
     aims: Mapping[str, float | None],
     texts: int,
     take_nearest: bool,
@@ -335,7 +335,7 @@ def _chosen(
     kept, most = aims["min_metric_kept"], aims["max_ms"]
     share = aims["min_agreement"] or GATE
     if most is not None:
-        found = best_within(pairs, min(most, 0.999 * whole.cost))
+        found = most_agreeing_within(pairs, min(most, 0.999 * whole.cost))
     elif kept is not None:
         found = cheapest_keeping(pairs, 0.0, kept)
     else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _shown(value: object) -> object:
-    """What a template shows of a value: its text as it is, unless it is Markup."""
+    """Escape a value for a template, unless it is Markup."""
     return value if isinstance(value, Markup) else markdown(value)
 
 
@@ -102,21 +102,21 @@ def model_card(
 def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
     """Rows of this model's times, then of its megabytes and scores in each engine."""
     times, engines = [], {}
-    speeds = [one for one in read_speeds(run) if trial in one.models]
-    told = compared(speeds)
-    for one in speeds:
-        model, unpruned = one.models[trial], one.unpruned_model(run.unpruned)
+    speeds = [speed for speed in read_speeds(run) if trial in speed.models]
+    shown = compared(speeds)
+    for speed in speeds:
+        model, unpruned = speed.models[trial], speed.unpruned_model(run.unpruned)
         pair = [timed for timed in (model, unpruned) if timed is not None]
-        what = f"text to label, {one.unit}" if one.texts else one.unit
-        fast = f", {model.speed_up:.2f} times as fast" if one in told else ""
+        what = f"text to label, {speed.unit}" if speed.texts else speed.unit
+        fast = f", {model.speed_up:.2f} times as fast" if speed in shown else ""
         times.append((f"{what}{fast}", *(size_text(timed.milliseconds) for timed in pair)))
-        if one.texts:
+        if speed.texts:
             slow = (size_text(timed.slow) for timed in pair)
             times.append((f"{what}, 95th percentile", *slow))
-        engines[f"MB in {one.engine}"] = [f"{timed.megabytes:.1f}" for timed in pair]
+        engines[f"MB in {speed.engine}"] = [f"{timed.megabytes:.1f}" for timed in pair]
         worths = [timed.worth for timed in pair if timed.worth is not None]
         if worths:
-            name = f"{run.metric_name} in {one.engine}"
+            name = f"{run.metric_name} in {speed.engine}"
             engines[f"{name}, selection split"] = [f"{w.metric:.4f}" for w in worths]
             engines[f"{name}, held-out split"] = [f"{w.heldout_metric:.4f}" for w in worths]
     rows = (*times, *((what, *texts) for what, texts in engines.items()))

@@ -1,4 +1,4 @@
-"""What a folder that answers without torch is worth, and its model card."""
+"""Scores and model card of a folder that answers without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,11 +59,11 @@ class Deployed:
             A line.
         """
         int8 = "" if self.speed_up_int8 is None else f" ({self.speed_up_int8:.1f} times in int8)"
-        own = "" if metric == "agreement" else f"{metric} {self.heldout_metric:.4f}; "
+        score = "" if metric == "agreement" else f"{metric} {self.heldout_metric:.4f}; "
         return (
-            f"held out, {self.heldout_agreement:.1%} of its answers are the unpruned model's; {own}"
-            f"{self.milliseconds:.2f} ms from text to label, {self.speed_up:.1f} times as fast as "
-            f"it{int8}"
+            f"held out, {self.heldout_agreement:.1%} of its answers are the unpruned model's; "
+            f"{score}{self.milliseconds:.2f} ms from text to label, "
+            f"{self.speed_up:.1f} times as fast as it{int8}"
         )
 
 

@@ -146,30 +146,30 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:
     """The file in float32 and those in the bits that are named, each with what it loses."""
-    from objectives.delivery.deployed import labels_of, settings_of, stage_of, write_classifier
+    from objectives.delivery.deployed import labels_of, stage_of, stage_settings, write_classifier
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
     from objectives.students.bert.pretrained import load_tokenizer
     from objectives.students.bert.quantising import rounds_inputs
 
     (folder / "onnx").mkdir()
-    whole = folder / "onnx" / "model.onnx"
+    full = folder / "onnx" / "model.onnx"
     model = load_model(folder)
-    difference = write_onnx(model, whole)
+    difference = write_onnx(model, full)
     notes = [
-        f"{whole.relative_to(folder)}: {_megabytes(whole)}; its logits differ from torch's by "
+        f"{full.relative_to(folder)}: {_megabytes(full)}; its logits differ from torch's by "
         f"{difference:.0e} at most, on random inputs of several shapes"
         + ", because ONNX does not round what enters the weights"
         * rounds_inputs(model)
     ]
     writers = {"int8": (write_int8, "dynamically quantised"), "int4": (write_int4, "in blocks")}
     tokenizer = load_tokenizer(str(folder))
-    for name, own in inputs.items():
+    for name, rows in inputs.items():
         write, how = writers[name]
-        small = whole.with_name(f"model_{name}.onnx")
-        write(whole, small)
-        more = own, tokenizer, getattr(model.config, "thresholds", None)
-        scored = zip(*(score_onnx(file, *more) for file in (whole, small)), strict=True)
+        small = full.with_name(f"model_{name}.onnx")
+        write(full, small)
+        more = rows, tokenizer, getattr(model.config, "thresholds", None)
+        scored = zip(*(score_onnx(file, *more) for file in (full, small)), strict=True)
         metrics = [" -> ".join(f"{metric:.4f}" for metric in of_split) for of_split in scored]
         notes.append(
             f"{small.relative_to(folder)}: {_megabytes(small)}, {how}; "
@@ -181,7 +181,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         stage = stage_of(
             folder, file, tokenizer, longest, run.definition.get("task.truncation", "head")
         )
-        write_classifier(folder, [stage], labels_of(model), **settings_of(model))
+        write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
         notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes
 

@@ -1,14 +1,83 @@
-"""What the front's models keep, as heat maps: how many units of each layer, and which ones."""
+"""Heat maps of what the front's models keep: how many units of each layer, and which."""
+
+from collections import Counter
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from orchestrator.runs.records import RunRecord
-from reports.architectures import Consensus, Kept, consensus, kinds_kept
+from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.sizes import in_words, shown
+from orchestrator.runs.trial_files import read_layers
 from reports.figures import theme
 from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 from reports.pareto import percent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Units of one kind that the front's models keep, one row a model, one column a layer."""
+
+    unit: str
+    counts: tuple[tuple[int, ...], ...]
+    """A student may have fewer layers than the unpruned model: its row is then shorter."""
+    totals: tuple[int, ...]
+    """Of the unpruned model, one a layer."""
+
+    @property
+    def shares(self) -> tuple[tuple[float | None, ...], ...]:
+        """Kept units as a share of the layer's; None where there is no such layer."""
+        return tuple(
+            tuple(
+                row[layer] / total if layer < len(row) and total else None
+                for layer, total in enumerate(self.totals)
+            )
+            for row in self.counts
+        )
+
+
+def kinds_kept(run: RunRecord) -> list[Kept]:
+    """Units of each kind that the front's models keep, by rising cost; see `sizes.shown`."""
+    models = [trial.result.widths for trial in run.front]
+    return [
+        Kept(
+            unit=in_words(kind),
+            counts=tuple(widths.get(kind, ()) for widths in models),
+            totals=totals,
+        )
+        for kind, totals in shown(models, run.unpruned.widths).items()
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consensus:
+    """Which units the models of a front agree on."""
+
+    models: int
+    heads: tuple[tuple[float, ...], ...]
+    """One row a layer: the share of the models that keep each head."""
+    ffn: tuple[tuple[int, int, int], ...]
+    """The same for FFN neurons: how many are kept by all models, by some, by none."""
+
+
+def consensus(run: RunRecord) -> Consensus | None:
+    """Read the architectures of the front; None unless there are two that are all there."""
+    full = list(zip(run.unpruned.heads_per_layer, run.unpruned.ffn_per_layer, strict=False))
+    folder = RunFolder(run.folder)
+    architectures = [read_layers(folder.trial(trial.number)) for trial in run.front if full]
+    if len(architectures) < 2 or any(len(model) != len(full) for model in architectures):
+        return None
+    heads, ffn = [], []
+    for (all_heads, all_neurons), *models in zip(full, *architectures, strict=True):
+        having = Counter(head for model in models for head in set(model["heads"]))
+        heads.append(tuple(having[head] / len(models) for head in range(all_heads)))
+        every = set.intersection(*(set(model["ffn"]) for model in models))
+        some = set.union(*(set(model["ffn"]) for model in models))
+        ffn.append((len(every), len(some) - len(every), all_neurons - len(some)))
+    return Consensus(models=len(architectures), heads=tuple(heads), ffn=tuple(ffn))
+
 
 _COLOURS = {"colorscale": "Cividis", "cmin": 0, "cmax": 1}
 _BAR = {"tickformat": ".0%", "thickness": 14}
@@ -78,27 +147,27 @@ def architectures_figure(run: RunRecord, kinds: list[Kept]) -> go.Figure:
         shared_yaxes=True,
         horizontal_spacing=0.03,
         vertical_spacing=0.16 / lines,
-        subplot_titles=[f"{kept.unit} kept" for kept in kinds],
+        subplot_titles=[f"{units.unit} kept" for units in kinds],
     )
-    for place, kept in enumerate(kinds):
-        layers = [str(layer + 1) for layer in range(len(kept.totals))]
+    for place, units in enumerate(kinds):
+        layers = [str(layer + 1) for layer in range(len(units.totals))]
         figure.add_heatmap(
             x=layers,
             y=rows,
-            z=kept.shares,
-            text=[[*row, *[""] * (len(layers) - len(row))] for row in kept.counts],
+            z=units.shares,
+            text=[[*row, *[""] * (len(layers) - len(row))] for row in units.counts],
             texttemplate="%{text}" if len(rows) * len(layers) <= 400 else None,
             hovertext=[
                 [
-                    f"{name}<br>layer {layer}: {count:,} of {total:,} {kept.unit}"
-                    for layer, count, total in zip(layers, row, kept.totals, strict=False)
+                    f"{name}<br>layer {layer}: {count:,} of {total:,} {units.unit}"
+                    for layer, count, total in zip(layers, row, units.totals, strict=False)
                 ]
-                for name, row in zip(rows, kept.counts, strict=True)
+                for name, row in zip(rows, units.counts, strict=True)
             ],
             hoverinfo="text",
             hoverongaps=False,
             coloraxis="coloraxis",
-            name=f"{kept.unit} kept",
+            name=f"{units.unit} kept",
             xgap=1,
             ygap=1,
             row=place // 2 + 1,

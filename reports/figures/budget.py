@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.curves import Curves
 from reports.figures import theme
-from reports.figures.knobs import joined_space, knob_points
+from reports.figures.outer_loop import joined_space, knob_points
 from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 
@@ -24,8 +24,8 @@ _LeftOpen = Sequence[tuple[FinishedTrial, float]]
 def left_open(run: RunRecord, curves: Curves) -> list[tuple[FinishedTrial, float]]:
     """The finished trials whose method says it, each with the ratio of what the masks had left open
     when the search ended, before units are ranked and cut."""
-    known = [(trial, curves[trial.number]) for trial in run.finished if trial.number in curves]
-    columns = [(trial, curve.columns.get("open_ratio")) for trial, curve in known]
+    with_curve = [(trial, curves[trial.number]) for trial in run.finished if trial.number in curves]
+    columns = [(trial, curve.columns.get("open_ratio")) for trial, curve in with_curve]
     return [(trial, values[-1][1]) for trial, values in columns if values]
 
 
@@ -36,15 +36,15 @@ def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None
         return None
     inside = sum(trial.result.violation <= 0 for trial in finished)
     sentences = [f"{inside} of {len(finished)} finished trials are inside their budget."]
-    left = [left_open(run, own) for run, own in zip(overlay.runs, curves, strict=True)]
-    known = [one for own in left for one in own]
-    far = [trial for trial, ratio in known if _miss(trial, ratio) > trial.result.tolerance]
-    if known:
+    left = [left_open(run, of_run) for run, of_run in zip(overlay.runs, curves, strict=True)]
+    points = [point for of_run in left for point in of_run]
+    far = [trial for trial, ratio in points if _miss(trial, ratio) > trial.result.tolerance]
+    if points:
         sentences.append(
-            f"In {len(far)} of {len(known)} trials the masks were still open above the budget when "
-            "the search ended: there the ranking of units, not the search, met the budget."
+            f"In {len(far)} of {len(points)} trials the masks were still open above the budget "
+            "when the search ended: there the ranking of units, not the search, met the budget."
         )
-    steering = _knob_panel(overlay, left) if known else None
+    steering = _knob_panel(overlay, left) if points else None
     panels = filter(None, (_target_panel(overlay, left), steering))
     title = "Did the search meet the budget?"
     return Section("budget", title, tuple(sentences), tuple(panels))
@@ -61,7 +61,7 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
     ends = [min(targets) * 0.95, max(targets) * 1.05]
     line = {"color": theme.GREY, "dash": "dot"}
     figure.add_scatter(x=ends, y=ends, mode="lines", name="as asked", line=line, hoverinfo="skip")
-    for place, (run, known) in enumerate(zip(overlay.runs, left, strict=True)):
+    for place, (run, points) in enumerate(zip(overlay.runs, left, strict=True)):
         prefix, style = theme.plain(overlay.prefix(place)), theme.run_style(place)
         results = [trial.result for trial in run.finished]
         band = theme.brief(result.tolerance * result.target_ratio for result in results)
@@ -81,14 +81,14 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
             customdata=[[place, trial.number] for trial in run.finished],
             hovertemplate=_HOVER,
         )
-        if known:
+        if points:
             figure.add_scatter(
-                x=theme.brief(trial.result.target_ratio for trial, _ in known),
-                y=theme.brief(ratio for _, ratio in known),
+                x=theme.brief(trial.result.target_ratio for trial, _ in points),
+                y=theme.brief(ratio for _, ratio in points),
                 mode="markers",
                 name=f"{prefix}open masks, before the cut",
                 marker={"color": style["color"], "symbol": f"{style['symbol']}-open", "size": 8},
-                customdata=[[place, trial.number] for trial, _ in known],
+                customdata=[[place, trial.number] for trial, _ in points],
                 hovertemplate=_HOVER,
             )
     theme.lay_out(
@@ -117,12 +117,12 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
     spacing = theme.spacing(len(knobs))
     figure = make_subplots(rows=1, cols=len(knobs), shared_yaxes=True, horizontal_spacing=spacing)
     for column, knob in enumerate(knobs, start=1):
-        for place, own in enumerate(left):
-            known = [(trial, ratio) for trial, ratio in own if knob in trial.knobs]
-            trials = [trial for trial, _ in known]
+        for place, of_run in enumerate(left):
+            points = [(trial, ratio) for trial, ratio in of_run if knob in trial.knobs]
+            trials = [trial for trial, _ in points]
             figure.add_scatter(
                 **knob_points(overlay, place, knob, trials, " above target"),
-                y=theme.brief(starmap(_miss, known)),
+                y=theme.brief(starmap(_miss, points)),
                 marker={**theme.run_style(place), "size": 7},
                 showlegend=overlay.several and column == 1,
                 row=1,

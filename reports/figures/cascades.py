@@ -4,24 +4,61 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from objectives.combining.cascade import Cascade
+from objectives.combining.cascade import Cascade, cascades, front_of, pairs_of
+from objectives.combining.members import GateRows, Member
+from orchestrator.runs.answers import read_answers, read_rows
+from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import ratio_text
 from reports.figures.theme import SKY, lines, plain, run_style
 from reports.overlay import Overlay
+
+_MOST = 6  # models of the front that are paired: of a longer one every other, or fewer
+_WORK = ("FLOPs", "latency", "bit operations")
+"""Costs that are paid at each answer. Of the others a cascade pays both models', always."""
+
+
+def cascades_of(run: RunRecord) -> list[Cascade]:
+    """The front of the cascades of a run, by rising cost; costs are in the unit of the run.
+
+    None for a run that compares divergences or numbers, whose texts have several labels, or that
+    counts what is stored, and for one of an earlier version, which kept no answers.
+    """
+    unpruned, judged = run.unpruned, read_rows(run)
+    if judged is None or unpruned.cost_name not in _WORK or unpruned.objective != "metric":
+        return []
+    classes = judged.unpruned["select"].shape[-1]
+    if classes < 2 or judged.labels["select"].ndim == 2:
+        return []
+    answers = {
+        trial.number: (trial.result.cost, logits)
+        for trial in run.front[:: -(-len(run.front) // _MOST) or 1]
+        if (logits := read_answers(run, trial.number)) is not None
+    }
+    rows = GateRows(
+        metric=run.definition["task.metric"],  # type: ignore[arg-type]
+        labels=judged.labels,
+        original={role: logits.argmax(-1) for role, logits in judged.unpruned.items()},
+        classes=classes,
+    )
+    members = [Member(number, cost, logits) for number, (cost, logits) in answers.items()]
+    if "teacher answers" not in run.sources:  # a teacher that is no model can be asked no more
+        members.append(Member(None, unpruned.cost, judged.unpruned))
+    return front_of(cascades(pairs_of(members, rows)))
+
 
 RATIO_ALONE = "ratio"
 """Of a trace that the page hides where its axis is another than the ratio of cost."""
 
 
-def add_cascades(figure: go.Figure, overlay: Overlay, found: Sequence[Sequence[Cascade]]) -> None:
+def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[Cascade]]) -> None:
     """Add the front of each run's cascades; `found` are those of the runs in their order."""
-    for place, (run, own) in enumerate(zip(overlay.runs, found, strict=True)):
-        if not own:
+    for place, (run, front) in enumerate(zip(overlay.runs, fronts, strict=True)):
+        if not front:
             continue
         full, name = run.unpruned.cost_full, run.metric_name
         figure.add_scatter(
-            x=[cascade.cost / full for cascade in own],
-            y=[overlay.height(run, cascade.metric) for cascade in own],
+            x=[cascade.cost / full for cascade in front],
+            y=[overlay.height(run, cascade.metric) for cascade in front],
             mode="lines+markers",
             name=plain(f"{overlay.prefix(place)}cascades"),
             visible="legendonly" if overlay.several else None,
@@ -44,7 +81,7 @@ def add_cascades(figure: go.Figure, overlay: Overlay, found: Sequence[Sequence[C
                         f"{ratio_text(cascade.cost / full)}",
                     ]
                 )
-                for cascade in own
+                for cascade in front
             ],
             hoverinfo="text",
         )

@@ -74,15 +74,15 @@ def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Sp
     """
     if overlay.by_divergence:
         return  # they were scored by the metric
-    for place, (run, own) in enumerate(zip(overlay.runs, speeds, strict=True)):
+    for place, (run, of_run) in enumerate(zip(overlay.runs, speeds, strict=True)):
         drawing = _Drawing(figure, overlay, place, run)
-        engines = {one.engine: one for one in own if one.bits != run.bits}
-        for one, looks in zip(engines.values(), cycle(_SERVED), strict=False):
-            drawing.add_served(one, *looks)
+        engines = {speed.engine: speed for speed in of_run if speed.bits != run.bits}
+        for speed, looks in zip(engines.values(), cycle(_SERVED), strict=False):
+            drawing.add_served(speed, *looks)
 
 
 class _Drawing:
-    """One run on its way into the figure."""
+    """Draws one run into the figure."""
 
     def __init__(self, figure: go.Figure, overlay: Overlay, place: int, run: RunRecord):
         self.figure, self.overlay, self.place, self.run = figure, overlay, place, run
@@ -177,7 +177,7 @@ class _Drawing:
                 )
 
     def _explain_bits(self, bits: set[int]) -> None:
-        """What the marks of the front mean, in the legend, where some model has few bits."""
+        """Explain the marks of the front in the legend, where a model has fewer bits."""
         for number in sorted(bits, reverse=True) if bits != {32} else ():
             self.figure.add_scatter(
                 x=[None],
@@ -261,13 +261,13 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
     unpruned: _Levels = {}
     words: _Levels = {}
     for place, run in enumerate(overlay.runs):
-        level, found = run.unpruned.metric, run.words
+        level, score = run.unpruned.metric, run.words
         unpruned[place] = (level, _unpruned_text(overlay, run.unpruned), "top left")
-        if found is not None:
-            text = f"{NAME}: {found.metric:.3f} (held out {found.heldout_metric:.3f})"
+        if score is not None:
+            text = f"{NAME}: {score.metric:.3f} (held out {score.heldout_metric:.3f})"
             # Clear of the words on the other line, and of the front if it lies below that.
-            where = "bottom left" if found.metric <= level else "top right"
-            words[place] = (found.metric, text, where)
+            where = "bottom left" if score.metric <= level else "top right"
+            words[place] = (score.metric, text, where)
     _add_lines(figure, overlay, unpruned, "dash", theme.VERMILLION)
     _add_lines(figure, overlay, words, "dot", theme.PURPLE)
 

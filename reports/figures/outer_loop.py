@@ -1,17 +1,232 @@
 """The outer loop in figures: hypervolume, importance, knobs."""
 
-import plotly.graph_objects as go
+import warnings
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from operator import attrgetter
+from typing import Any
 
-from reports import outer_loop
+import numpy as np
+import optuna
+import plotly.graph_objects as go
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import create_trial
+from plotly.subplots import make_subplots
+
+from orchestrator.runs.busy_clock import BusyClock
+from orchestrator.runs.records import BUDGET, METHOD, FinishedTrial, RunRecord, pareto_front
 from reports.figures import theme
-from reports.figures.knobs import knob_panel
 from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
+
+Steps = Sequence[tuple[float, float]]
+"""A step curve: where it steps, rising, and how high it is from there on."""
+FEWEST = 10
+"""Finished trials below which an importance would be noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypervolume:
+    """How the front of a run grew, as a share of the ideal: the unpruned model for nothing."""
+
+    seconds: tuple[float, ...]
+    """When each finished trial ended, on the run's busy clock; empty if no times are known."""
+    shares: tuple[float, ...]
+    """What the front covered then."""
+
+
+def reference_point(worth: float) -> tuple[float, float]:
+    """The worst corner (worth, ratio) of the hypervolume: half the unpruned worth at ratio 1.
+
+    It depends on the task alone, so that runs can be compared. Where the unpruned worth is 0 or
+    less, as a correlation may be and a divergence always is, it is that worth less 1.
+    """
+    return (worth / 2 if worth > 0 else worth - 1, 1.0)
+
+
+def hypervolume(run: RunRecord) -> Hypervolume:
+    """The hypervolume of worth and ratio after each finished trial."""
+    ended = sorted(run.finished, key=attrgetter("end", "number"))
+    front, volumes = list[FinishedTrial](), list[float]()
+    for trial in ended:
+        front = pareto_front([*front, trial])
+        steps = [(member.result.ratio, member.result.worth) for member in front]
+        volumes.append(share_covered(steps, run.unpruned.worth))
+    clock, ends = BusyClock(run.trials), [t.ended for t in ended if t.ended is not None]
+    return Hypervolume(seconds=tuple(map(clock, ends)) if clock else (), shares=tuple(volumes))
+
+
+def share_covered(steps: Steps, unpruned: float) -> float:
+    """The area under a step curve (ratio, metric), as a share of that under the metric `unpruned`.
+
+    Both are counted from `reference_point`. Of a front it is the hypervolume.
+    """
+    worst, last = reference_point(unpruned)
+    return area(steps, worst, last) / ((unpruned - worst) * last)
+
+
+def area(steps: Steps, worst: float, last: float) -> float:
+    """The area under a step curve (ratio, metric), above `worst` and up to the ratio `last`."""
+    return sum(
+        max(0.0, metric - worst) * max(0.0, min(end, last) - ratio)
+        for (ratio, metric), (end, _) in pairwise([*steps, (last, worst)])
+    )
+
+
+def quartiles(histories: Sequence[Steps]) -> tuple[list[float], list[list[float]]]:
+    """Every x at which one of several step curves (x, y) steps, and the quartiles of all there.
+
+    A curve is 0 before its first step. The result ends where the shortest curve ends.
+    """
+    end = min(history[-1][0] for history in histories)
+    steps = sorted({x for history in histories for x, _ in history if x <= end})
+    heights = [[_height(history, x) for history in histories] for x in steps]
+    return steps, np.quantile(heights, (0.25, 0.5, 0.75), axis=1).tolist()
+
+
+def _height(steps: Steps, x: float) -> float:
+    reached = bisect_right(steps, x, key=lambda step: step[0])
+    return steps[reached - 1][1] if reached else 0.0
+
+
+def importances(run: RunRecord) -> dict[str, dict[str, float]]:
+    """How much each knob decides of the best 10% of each objective (PED-ANOVA), summing to 1.
+
+    Optuna's measure takes low values for good: a worth is negated before it sees it. Of several
+    methods the knobs of each sum to 1, over its own trials. Empty below `FEWEST` finished trials,
+    or if the study tunes nothing.
+    """
+    groups: dict[str, list[FinishedTrial]] = {}
+    for trial in run.finished:
+        groups.setdefault(str(trial.knobs.get(METHOD, "")), []).append(trial)
+    targets = {
+        run.objective_name: lambda trial: -trial.values[0],
+        run.unpruned.cost_name: lambda trial: trial.values[1],
+    }
+    shares: dict[str, dict[str, float]] = {}
+    for trials in groups.values():
+        tuned = [name for name in run.space if name != METHOD and name in trials[0].knobs]
+        if len(trials) < FEWEST or not tuned:
+            continue
+        study = _study(run, trials)
+        # It warns that it takes low values for good: that is what it is given.
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            for name, target in targets.items():
+                of_objective = optuna.importance.get_param_importances(
+                    study, params=tuned, target=target
+                )
+                shares.setdefault(name, {}).update(of_objective)
+    return shares
+
+
+def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
+    """The finished trials in this order, valued (worth, ratio), in memory."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # no line for each study that is made
+    try:
+        study = optuna.create_study(directions=["maximize", "minimize"])
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+    space = run.space  # read once: it is JSON in the definition
+    for trial in trials:
+        distributions = {name: space[name] for name in space if name in trial.knobs}
+        study.add_trial(
+            create_trial(
+                values=[trial.result.worth, trial.result.ratio],
+                params={name: trial.knobs[name] for name in distributions},
+                distributions=distributions,
+                constraints={BUDGET: trial.result.violation, **trial.result.aims},
+            )
+        )
+    return study
+
+
+def knob_panel(overlay: Overlay) -> Panel | None:
+    """Each knob against each objective, if the runs tune anything."""
+    spaces = joined_space(overlay)
+    if not spaces:
+        return None
+    figure = make_subplots(
+        rows=2,
+        cols=len(spaces),
+        shared_xaxes=True,
+        shared_yaxes=True,
+        horizontal_spacing=theme.spacing(len(spaces)),
+        vertical_spacing=0.06,
+    )
+    for column, (knob, distribution) in enumerate(spaces.items(), start=1):
+        for place, run in enumerate(overlay.runs):
+            trials = [trial for trial in run.finished if knob in trial.knobs]
+            heights = [overlay.height(run, trial.result.value()) for trial in trials]
+            ratios = [trial.result.ratio for trial in trials]
+            opacity = [1 if trial.feasible else 0.35 for trial in trials]
+            for row, values in enumerate((heights, ratios), start=1):
+                figure.add_scatter(
+                    **knob_points(overlay, place, knob, trials),
+                    y=theme.brief(values),
+                    marker={**theme.run_style(place), "size": 6, "opacity": opacity},
+                    showlegend=overlay.several and column == row == 1,
+                    row=row,
+                    col=column,
+                )
+        figure.update_xaxes(theme.AXIS | theme.knob_axis(distribution), col=column)
+        figure.update_xaxes(theme.x_axis(knob), row=2, col=column)
+    figure.update_yaxes(theme.AXIS)
+    figure.update_yaxes(title={"text": theme.plain(overlay.objective_name)}, row=1, col=1)
+    if overlay.by_divergence:
+        figure.update_yaxes(theme.DIVERGENCE_AXIS, row=1)
+    ratio = {"text": f"{overlay.cost_name} ratio"}
+    figure.update_yaxes(title=ratio, tickformat=".0%", row=2, col=1)
+    theme.lay_out(figure, height=460, legend=None)
+    return Panel(
+        name="slices",
+        title="Each knob against each objective",
+        figure=figure,
+        caption="Every finished trial; faint ones miss their budget or an aim.",
+    )
+
+
+def joined_space(overlay: Overlay) -> dict[str, BaseDistribution]:
+    """The knobs of all runs, each with what holds its values in all of them."""
+    named: dict[str, list[BaseDistribution]] = {}
+    for run in overlay.runs:
+        for name, distribution in run.space.items():
+            named.setdefault(name, []).append(distribution)
+    joined = {name: _joined(distributions) for name, distributions in named.items()}
+    return {name: distribution for name, distribution in joined.items() if distribution}
+
+
+def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | None:
+    """Union of distributions, logarithmic if all are; None for numbers beside categories."""
+    choices = [d.choices for d in distributions if isinstance(d, CategoricalDistribution)]
+    if len(choices) == len(distributions):
+        return CategoricalDistribution(list(dict.fromkeys(chain(*choices))))
+    if choices:
+        return None
+    numbers: list[Any] = list(distributions)
+    low, high = min(d.low for d in numbers), max(d.high for d in numbers)
+    return FloatDistribution(low, high, log=all(d.log for d in numbers))
+
+
+def knob_points(
+    overlay: Overlay, place: int, knob: str, trials: Sequence[FinishedTrial], unit: str = ""
+) -> dict[str, Any]:
+    """A trace without heights: trials of the run at this place, by a knob."""
+    hover = f"trial %{{customdata[1]}}<br>{theme.plain(knob)} %{{x}}<br>%{{y}}{unit}<extra></extra>"
+    return {
+        "x": theme.brief(trial.knobs[knob] for trial in trials),
+        "mode": "markers",
+        "name": theme.plain(overlay.names[place]),
+        "customdata": [[place, trial.number] for trial in trials],
+        "hovertemplate": hover,
+    }
 
 
 def outer_section(overlay: Overlay) -> Section | None:
     """All that tells how the outer loop went; None before the first trial has finished."""
-    histories = [outer_loop.hypervolume(run) for run in overlay.runs]
+    histories = [hypervolume(run) for run in overlay.runs]
     if not any(history.shares for history in histories):
         return None
     sentences = []
@@ -29,11 +244,11 @@ def outer_section(overlay: Overlay) -> Section | None:
     return Section("outer", "How the outer loop went", tuple(sentences), panels)
 
 
-def _hypervolume_panels(overlay: Overlay, histories: list[outer_loop.Hypervolume]) -> list[Panel]:
+def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[Panel]:
     by_trials = [[(float(n), y) for n, y in enumerate(h.shares, 1)] for h in histories]
     by_seconds = [list(zip(h.seconds, h.shares, strict=False)) for h in histories]
     worths = [run.unpruned.worth for run in overlay.runs]
-    corners = [outer_loop.reference_point(worth)[0] for worth in worths]
+    corners = [reference_point(worth)[0] for worth in worths]
     half, less = "half the unpruned model's", "the unpruned model's less 1"
     how = ": " + " or ".join(dict.fromkeys(half if worth > 0 else less for worth in worths))
     if overlay.by_divergence:
@@ -60,9 +275,9 @@ def _staircases(
 ) -> go.Figure:
     figure = go.Figure()
     for name, places in overlay.groups.items():
-        known = [place for place in places if histories[place]]
-        band = len(known) > 1
-        for place in known:
+        grown = [place for place in places if histories[place]]
+        band = len(grown) > 1
+        for place in grown:
             figure.add_scatter(
                 x=[x for x, _ in histories[place]],
                 y=[y for _, y in histories[place]],
@@ -72,7 +287,7 @@ def _staircases(
                 opacity=0.5 if band else 1,
             )
         if band:
-            x, (low, middle, high) = outer_loop.quartiles([histories[place] for place in known])
+            x, (low, middle, high) = quartiles([histories[place] for place in grown])
             edge = {"x": x, "mode": "lines", "hoverinfo": "skip", "showlegend": False}
             flat = {"shape": "hv", "width": 0}
             figure.add_scatter(y=low, name="lower quartile", line=flat, **edge)
@@ -100,7 +315,7 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
     figure = go.Figure()
     for place, run in enumerate(overlay.runs):
         prefix, colour = overlay.prefix(place), theme.run_style(place)["color"]
-        for objective, values in outer_loop.importances(run).items():
+        for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
             low = cost or overlay.by_divergence
             figure.add_bar(
@@ -116,7 +331,7 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
     if not figure.data:
         return None
     bars = max(len(trace.y) for trace in figure.data)
-    few = min(len(run.finished) for run in overlay.runs) < 5 * outer_loop.FEWEST
+    few = min(len(run.finished) for run in overlay.runs) < 5 * FEWEST
     hint = " With so few trials this is only a hint." if few else ""
     theme.lay_out(
         figure,

@@ -16,14 +16,14 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
     """A panel for each run of which a model was timed; None if none was: the unpruned model alone
     shows nothing of its students."""
     sentences, panels = [], []
-    for place, own in enumerate(speeds):
-        if not any(one.models for one in own):
+    for place, timed in enumerate(speeds):
+        if not any(speed.models for speed in timed):
             continue
         label = overlay.prefix(place)
-        sentences += [label + text for text in _sentences(overlay.runs[place], own)]
-        shown = compared(own)
-        reference = "unpruned model" if own[0].reference == "unpruned" else own[0].reference
-        devices = ", ".join(dict.fromkeys(one.device for one in shown))
+        sentences += [label + text for text in _sentences(overlay.runs[place], timed)]
+        shown = compared(timed)
+        reference = "unpruned model" if timed[0].reference == "unpruned" else timed[0].reference
+        devices = ", ".join(dict.fromkeys(speed.device for speed in shown))
         what = "From text to label, tokenisation included. " if shown[0].texts else ""
         caption = (
             f"{what}How many times as fast each model of the front is as the {reference} in its "
@@ -33,7 +33,7 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
         )
         if len(by_shape(shown)) > 1:
             caption += " The legend shows other shapes of batch."
-        missing = sum(row.number not in own[0].models for row in overlay.runs[place].front)
+        missing = sum(row.number not in timed[0].models for row in overlay.runs[place].front)
         if missing:
             caption += f" {missing} of the front's models were not timed: they joined it later."
         name = f"speed-up-{place}" if place else "speed-up"
@@ -43,13 +43,13 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
 
 
 def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
-    """Of each shape the fastest engines, and whom the unpruned model beats with fewer bits."""
+    """For each shape: the fastest engines, and how the unpruned model with fewer bits compares."""
     for shape in by_shape(speeds):
         where = shape_text(*shape[0].shape)
         yield f"{where}: the fastest engine is {_fastest(shape)}."
-        rivals = [one for one in shape if one.bits < 32 and _scored(one, run)]
+        rivals = [speed for speed in shape if speed.bits < 32 and _scored(speed, run)]
         if rivals:
-            rival = min(rivals, key=lambda one: one.reference_model.milliseconds)
+            rival = min(rivals, key=lambda speed: speed.reference_model.milliseconds)
             yield f"{where}: {_beaten(run, shape, rival)}."
     for bits, trials in without_kernel(run, speeds).items():
         models = ", ".join(map(str, trials))
@@ -68,7 +68,7 @@ def _scored(speed: Speed, run: RunRecord) -> bool:
 def _fastest(shape: Sequence[Speed]) -> str:
     best: dict[str, list[str]] = {}
     for number in (None, *sorted(shape[0].models)):
-        times = {one.model(number).milliseconds: one.engine for one in shape}
+        times = {speed.model(number).milliseconds: speed.engine for speed in shape}
         name = shape[0].reference if number is None else f"trial {number}"
         best.setdefault(times[min(times)], []).append(f"{name} {min(times):.2f} ms")
     return "; ".join(f"{engine} for {', '.join(names)}" for engine, names in best.items())
@@ -80,15 +80,15 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     worth, limit = unpruned.worth or run.unpruned, unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]
 
-    def no_match(trial: FinishedTrial, one: Speed) -> bool:
-        own = one.models[trial.number]
-        own_worth = own.worth or trial.result
-        return own_worth.metric <= worth.metric and own.milliseconds >= limit
+    def no_match(trial: FinishedTrial, speed: Speed) -> bool:
+        timed = speed.models[trial.number]
+        own_worth = timed.worth or trial.result
+        return own_worth.metric <= worth.metric and timed.milliseconds >= limit
 
-    groups = {"float32": [one for one in shape if one.bits == 32], rival.engine: [rival]}
+    groups = {"float32": [speed for speed in shape if speed.bits == 32], rival.engine: [rival]}
     counts = []
     for name, engines in groups.items():
-        beaten = sum(all(no_match(trial, one) for one in engines) for trial in front)
+        beaten = sum(all(no_match(trial, speed) for speed in engines) for trial in front)
         if engines:
             counts.append(f"{beaten} of {len(front)} in {name}")
     return (
@@ -101,7 +101,7 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
 
 def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
     figure = go.Figure()
-    least = min(model.flops_ratio for one in speeds for model in one.models.values())
+    least = min(model.flops_ratio for speed in speeds for model in speed.models.values())
     steps = [least + (1 - least) * step / 50 for step in range(51)]
     figure.add_scatter(
         x=steps,
@@ -111,24 +111,24 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
         line={"color": theme.GREY, "dash": "dot"},
         hoverinfo="skip",
     )
-    engines = list(dict.fromkeys(one.engine for one in speeds))
-    shapes = list(dict.fromkeys(one.shape for one in speeds))
-    for one in speeds:
-        timed = sorted(one.models.items(), key=lambda row: row[1].flops_ratio)
-        models = [*timed, (None, one.reference_model)]
-        engine, shape = engines.index(one.engine), shapes.index(one.shape)
+    engines = list(dict.fromkeys(speed.engine for speed in speeds))
+    shapes = list(dict.fromkeys(speed.shape for speed in speeds))
+    for speed in speeds:
+        timed = sorted(speed.models.items(), key=lambda row: row[1].flops_ratio)
+        models = [*timed, (None, speed.reference_model)]
+        engine, shape = engines.index(speed.engine), shapes.index(speed.shape)
         dash = theme.RUN_DASHES[shape % len(theme.RUN_DASHES)]
         figure.add_scatter(
             x=[model.flops_ratio for _, model in models],
             y=[model.speed_up for _, model in models],
             mode="lines+markers",
             visible=None if shape == 0 else "legendonly",
-            name=theme.plain(f"{one.engine}, {shape_text(*one.shape)}"),
+            name=theme.plain(f"{speed.engine}, {shape_text(*speed.shape)}"),
             line={"color": theme.run_style(engine)["color"], "dash": dash, "width": 2},
             marker={"symbol": theme.RUN_SYMBOLS[shape % len(theme.RUN_SYMBOLS)], "size": 8},
             customdata=[[place, number] for number, _ in models],
             text=[
-                f"{theme.plain(one.reference) if number is None else f'trial {number}'}: "
+                f"{theme.plain(speed.reference) if number is None else f'trial {number}'}: "
                 f"{model.times}, {model.megabytes:.1f} MB"
                 for number, model in models
             ],

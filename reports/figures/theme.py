@@ -1,4 +1,5 @@
-"""What the figures share: colours for colour-blind eyes, a layout for light and dark, a panel."""
+"""Shared style of the figures: colours for colour-blind eyes, a layout for light and dark,
+panels."""
 
 import html
 import math
@@ -94,7 +95,7 @@ def spacing(columns: int) -> float:
 
 
 def x_axis(title: str, **style: Any) -> dict[str, Any]:
-    """The same for a horizontal one, whose title stands clear of the ticks."""
+    """A horizontal axis, whose title stands clear of the ticks."""
     return {**AXIS, "title": {"text": plain(title), "standoff": 8}, **style}
 
 

@@ -48,11 +48,11 @@ def document(
                 },
                 "front": [trial.number for trial in run.front],
                 "trials": [
-                    _trial(run, trial, own, page_folder) | _served(run, timed, trial.number)
+                    _trial(run, trial, of_run, page_folder) | _served(run, timed, trial.number)
                     for trial in run.trials
                 ],
             }
-            for name, run, own, timed, command in zip(
+            for name, run, of_run, timed, command in zip(
                 overlay.names, overlay.runs, curves, speeds, commands, strict=True
             )
         ],
@@ -61,24 +61,24 @@ def document(
 
 def latency_units(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
     """The units in which the fronts of all runs were timed."""
-    first, *others = ([one.unit for one in own] for own in speeds)
+    first, *others = ([speed.unit for speed in of_run] for of_run in speeds)
     return tuple(unit for unit in first if all(unit in other for other in others))
 
 
 def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> tuple[str, ...]:
-    """Those of them that the front may be drawn in: what trials are worth holds for these bits."""
-    full = {one.unit for own in speeds for one in own if one.bits == bits}
+    """Units in which the front may be drawn: scores hold for these bits only."""
+    full = {speed.unit for of_run in speeds for speed in of_run if speed.bits == bits}
     return tuple(unit for unit in latency_units(speeds) if unit in full)
 
 
 def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
     """For each of these axes the unit of each engine with other bits, on the same shape."""
-    every = {one.unit: one for own in speeds for one in own}
+    every = {speed.unit: speed for of_run in speeds for speed in of_run}
     return {
         axis: {
-            one.engine: unit
-            for unit, one in every.items()
-            if one.bits != bits and one.shape == every[axis].shape
+            speed.engine: unit
+            for unit, speed in every.items()
+            if speed.bits != bits and speed.shape == every[axis].shape
         }
         for axis in latency_axes(speeds, bits)
     }
@@ -87,13 +87,13 @@ def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str,
 def _served(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> dict[str, Any]:
     """Milliseconds of a model, or of the unpruned one, and for each engine what its card says."""
     latencies, engines = {}, {}
-    for one in speeds:
-        model = one.unpruned_model(run.unpruned) if trial is None else one.models.get(trial)
+    for speed in speeds:
+        model = speed.unpruned_model(run.unpruned) if trial is None else speed.models.get(trial)
         if model is None:
             continue
-        latencies[one.unit] = model.milliseconds
+        latencies[speed.unit] = model.milliseconds
         worth = {} if model.worth is None else asdict(model.worth)
-        engines[one.engine] = {"megabytes": model.megabytes, **worth}
+        engines[speed.engine] = {"megabytes": model.megabytes, **worth}
     return {"latencies": latencies, "engines": engines} if latencies else {}
 
 

@@ -22,11 +22,10 @@ from objectives.workbench.words import NAME
 from orchestrator.runs.results import size_text
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import for_shell
-from reports.cascades import cascades_of
 from reports.curves import gap_note, read_curves
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
-from reports.figures.cascades import add_cascades, pair_text
+from reports.figures.cascades import add_cascades, cascades_of, pair_text
 from reports.figures.front import add_served, front_figure
 from reports.figures.outer_loop import outer_section
 from reports.figures.speed import speed_section
@@ -66,9 +65,11 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
         architecture_section(together),
         outer_section(together),
     )
-    scored = [any(model.worth for one in own for model in one.models.values()) for own in speeds]
-    shape = next((one.shape for one in chain(*speeds)), None)
-    alike = [[one for one in own if one.shape == shape] for own in speeds]
+    scored = [
+        any(model.worth for speed in of_run for model in speed.models.values()) for of_run in speeds
+    ]
+    shape = next((speed.shape for speed in chain(*speeds)), None)
+    alike = [[speed for speed in of_run if speed.shape == shape] for of_run in speeds]
     exports = [part["export"] for part in parts]
     data = document(together, curves, speeds, exports, target.parent)
     front = front_figure(together)
@@ -85,7 +86,7 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
         # Null for numbers that JSON does not have.
         document=json.loads(json.dumps(data), parse_constant=lambda _: None),
         latencies=latency_axes(speeds, together.runs[0].bits),
-        unscored=[part for part, known in zip(parts, scored, strict=True) if not known],
+        unscored=[part for part, is_scored in zip(parts, scored, strict=True) if not is_scored],
         fastest=lambda part, trial: fastest(part["record"], alike[part["place"]], trial),
         timed=None if shape is None else shape_text(*shape),
         words_name=NAME,

@@ -16,7 +16,7 @@ from benchmarks.comparison.figure import attainment, comparison_figure, comparis
 from benchmarks.comparison.numbers import Comparison, Kept, chosen, compare
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
-from reports.outer_loop import hypervolume
+from reports.figures.outer_loop import hypervolume
 from tests.reports.conftest import START, MakeRun, MakeTrial, unfinished
 
 RATIOS = (0.5, 0.25, 0.1)

@@ -8,10 +8,10 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from benchmarks.selected_ensemble import ensembles
-from objectives.combining.members import Member, Rows, probabilities
+from objectives.combining.members import GateRows, Member, probabilities
 
 
-def noisy(count: int, rows: int = 600) -> tuple[list[Member], Rows]:
+def noisy(count: int, rows: int = 600) -> tuple[list[Member], GateRows]:
     """Models that are right by themselves as often, each with noise of its own."""
     generator = np.random.default_rng(0)
     labels = {role: generator.integers(3, size=rows) for role in ("select", "heldout")}
@@ -29,7 +29,7 @@ def noisy(count: int, rows: int = 600) -> tuple[list[Member], Rows]:
         for number in range(count)
     ]
     original = {role: own[0].logits[role].argmax(-1) for role in labels}
-    return own, Rows("accuracy", labels, original, 3)
+    return own, GateRows("accuracy", labels, original, 3)
 
 
 def test_the_first_is_the_best_model_alone() -> None:

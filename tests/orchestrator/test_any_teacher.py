@@ -30,7 +30,7 @@ from objectives.errors import UserError
 from objectives.search_method import SearchMethod
 from objectives.training.stages import FOUR_STEPS
 from orchestrator.errors import RunError
-from reports.cascades import cascades_of
+from reports.figures.cascades import cascades_of
 from tests.any_classifiers import write_classifier
 from tests.bert_variants import write_student
 from tests.conftest import planted_rows

@@ -45,7 +45,7 @@ from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
 from orchestrator.identity import definition_of
-from reports.cascades import cascades_of
+from reports.figures.cascades import cascades_of
 from reports.speed import inputs_of, teacher_of
 from tests.conftest import FILLERS, planted_rows
 

@@ -12,7 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from maskfront import CellSearch, FisherSearch, RandomPruning, Run, Study, UserError, load_run
 from orchestrator.command.launching import launch
 from orchestrator.study_file import load_study
-from reports.outer_loop import FEWEST, importances
+from reports.figures.outer_loop import FEWEST, importances
 from tests.launching import run_study
 
 METHODS = {

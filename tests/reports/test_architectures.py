@@ -8,9 +8,13 @@ from typing import Any
 
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
-from reports.architectures import consensus, kinds_kept
 from reports.dashboard import _trial_note
-from reports.figures.architectures import architecture_section, architectures_figure
+from reports.figures.architectures import (
+    architecture_section,
+    architectures_figure,
+    consensus,
+    kinds_kept,
+)
 from reports.overlay import overlay
 from reports.page.page import write_report
 from tests.reports.conftest import widths_of, write_trial_files

@@ -14,8 +14,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
 from reports.choice import choose
 from reports.figures.front import front_figure
-from reports.figures.outer_loop import outer_section
-from reports.outer_loop import hypervolume, importances
+from reports.figures.outer_loop import hypervolume, importances, outer_section
 from reports.overlay import overlay
 from reports.page.page import write_report
 from reports.pareto import pareto_view

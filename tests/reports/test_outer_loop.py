@@ -23,12 +23,12 @@ from optuna.exceptions import ExperimentalWarning
 from orchestrator.runs.records import RunRecord, load_optuna_study
 from reports.curves import Curve
 from reports.figures.budget import budget_section
-from reports.figures.knobs import knob_panel
-from reports.figures.outer_loop import outer_section
-from reports.outer_loop import (
+from reports.figures.outer_loop import (
     area,
     hypervolume,
     importances,
+    knob_panel,
+    outer_section,
     quartiles,
     reference_point,
 )

@@ -13,8 +13,7 @@ from orchestrator.runs.answers import write_answers, write_rows
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from reports.page.page import write_report
-from reports.paired import paired
-from reports.pareto import pareto_view
+from reports.pareto import paired, pareto_view
 from reports.recommended import expected_of, recommendations
 
 POOL = 60_000

@@ -15,8 +15,8 @@ from objectives.combining.cascade import (
     pairs_of,
     temperature_of,
 )
-from objectives.combining.gate import best_within, cheapest_agreeing, cheapest_keeping
-from objectives.combining.members import Member, Rows, at_least, enough, probabilities
+from objectives.combining.gate import cheapest_agreeing, cheapest_keeping, most_agreeing_within
+from objectives.combining.members import GateRows, Member, at_least, enough, probabilities
 
 SMALL, LARGE = 3, None
 """The numbers of the two models."""
@@ -31,7 +31,7 @@ def answers(rows: int, seed: int, *, noise: float) -> tuple[np.ndarray, np.ndarr
     return labels, large + noise * generator.normal(size=(rows, 3)), large
 
 
-def members(rows: int = 1000, seed: int = 0, noise: float = 1.0) -> tuple[list[Member], Rows]:
+def members(rows: int = 1000, seed: int = 0, noise: float = 1.0) -> tuple[list[Member], GateRows]:
     """The two, and the rows of both judging splits."""
     splits = {
         "select": answers(rows, seed, noise=noise),
@@ -43,7 +43,7 @@ def members(rows: int = 1000, seed: int = 0, noise: float = 1.0) -> tuple[list[M
         )
         for number, cost, place in ((SMALL, 0.01, 1), (LARGE, 1.0, 2))
     )
-    return [small, large], Rows(
+    return [small, large], GateRows(
         metric="accuracy",
         labels={role: split[0] for role, split in splits.items()},
         original={role: split[2].argmax(-1) for role, split in splits.items()},
@@ -89,7 +89,9 @@ def test_rows_of_equal_confidence_are_deferred_together() -> None:
     logits = np.array([[1, 0], [1, 0], [0, 1], [3, 0]], dtype=np.float32)
     both = {"select": logits, "heldout": logits}
     large = {"select": np.zeros((4, 2), np.float32), "heldout": np.zeros((4, 2), np.float32)}
-    rows = Rows("accuracy", *2 * ({"select": np.zeros(4, int), "heldout": np.zeros(4, int)},), 2)
+    rows = GateRows(
+        "accuracy", *2 * ({"select": np.zeros(4, int), "heldout": np.zeros(4, int)},), 2
+    )
     curve = pair_of(Member(0, 1.0, both), Member(1, 10.0, large), rows).curve()
     assert curve.costs.tolist() == [1, 1 + 7.5, 11]
     assert curve.agreed.tolist() == [3, 4, 4]
@@ -153,7 +155,7 @@ def test_the_gate_holds_though_the_cheapest_of_many_is_taken() -> None:
             for number, (cost, model) in enumerate(zip(costs, models, strict=True))
         ]
         said = {role: original[of].argmax(-1) for role, of in roles.items()}
-        rows = Rows(metric="agreement", labels=said, original=said, classes=3)
+        rows = GateRows(metric="agreement", labels=said, original=said, classes=3)
         found = cheapest_agreeing(list(pairs_of(own, rows)), 0.9)
         assert found is not None
         below += found.heldout_agreement < 0.9
@@ -215,12 +217,12 @@ def test_a_large_model_that_costs_less_alone_is_taken_alone() -> None:
 def test_the_best_within_a_cost_uses_it() -> None:
     own, rows = members()
     pairs = list(pairs_of(own, rows))
-    cheap, costly = best_within(pairs, 0.1), best_within(pairs, 0.3)
+    cheap, costly = most_agreeing_within(pairs, 0.1), most_agreeing_within(pairs, 0.3)
     assert cheap is not None
     assert costly is not None
     assert cheap.cost <= 0.1 < costly.cost <= 0.3
     assert cheap.agreement < costly.agreement
-    assert best_within(pairs, 0.001) is None
+    assert most_agreeing_within(pairs, 0.001) is None
 
 
 def test_a_front_rises_in_cost_and_metric() -> None:

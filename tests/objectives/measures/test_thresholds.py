@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from objectives.measures.thresholds import (
     FEWEST,
+    as_probabilities,
     chosen,
     cross_fitted,
     decided,
-    of_probabilities,
-    probabilities,
+    from_probabilities,
 )
 from objectives.metric import metric_value
 
@@ -68,10 +68,10 @@ def test_labels_that_are_told_by_themselves_stay_at_a_half_and_are_carried_as_pr
     truth, _ = drawn(0)
     assert not chosen("macro_f1", truth, (8 * truth - 4).astype(np.float32)).any()
     thresholds = np.array([-3.0, 0.0, 14.0])
-    shares = probabilities(thresholds)
+    shares = as_probabilities(thresholds)
     assert shares[1] == 0.5
-    assert of_probabilities(shares) == pytest.approx(thresholds, abs=1e-6)
-    assert of_probabilities(None) is None
+    assert from_probabilities(shares) == pytest.approx(thresholds, abs=1e-6)
+    assert from_probabilities(None) is None
 
 
 def test_no_selection_row_is_judged_by_a_threshold_that_it_helped_to_choose() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from maskfront import Task, Teacher, lengths
-from objectives.delivery.deployed import answers_to, opened
+from objectives.delivery.deployed import answers_to, open_classifier
 from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.evaluate import metric_of, predict
@@ -114,7 +114,7 @@ def test_what_answers_without_torch_reads_head_and_tail_too(
     inputs = read_inputs(task, Teacher(checkpoint=str(classifier)))
     model = load_model(classifier)
     write_onnx(model, tmp_path / "model.onnx")
-    served = opened(
+    served = open_classifier(
         tmp_path, "model.onnx", model, inputs.tokenizer, task.max_length, task.truncation
     )
     assert json.loads((tmp_path / "classifier.json").read_text())["stages"][0]["max_length"] == 9

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from maskfront import Run, RunError, Study, load_run
-from objectives.combining.cascade import Pair, pairs_of
-from objectives.combining.members import Member, Rows
+from objectives.combining.cascade import CascadePair, pairs_of
+from objectives.combining.members import GateRows, Member
 from objectives.delivery import deployed
 from objectives.delivery.deployed import answers_to
 from objectives.delivery.exported import load_model
@@ -178,16 +178,19 @@ def test_what_makes_no_cascade_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def unpruned_twice(first: float, second: float) -> list[Pair]:
+def unpruned_twice(first: float, second: float) -> list[CascadePair]:
     """The unpruned model in two engines."""
     own = dict.fromkeys(("select", "heldout"), np.tile([4.0, 0.0], (600, 1)).astype(np.float32))
-    members = [Member(None, first, own, "onnxruntime"), Member(None, second, own, "other")]
+    members = [
+        Member(None, first, own, "onnxruntime"),
+        Member(None, second, own, "other"),
+    ]
     said = {role: logits.argmax(-1) for role, logits in own.items()}
-    rows = Rows(metric="accuracy", labels=said, original=said, classes=2)
+    rows = GateRows(metric="accuracy", labels=said, original=said, classes=2)
     return list(pairs_of(members, rows))
 
 
-def pairs_costing(small: float, whole: float, wrong: int) -> list[Pair]:
+def pairs_costing(small: float, whole: float, wrong: int) -> list[CascadePair]:
     """A model that answers so many of 600 rows otherwise than the unpruned one, beside that."""
     right = np.tile([4.0, 0.0], (600, 1)).astype(np.float32)
     own = right.copy()
@@ -197,7 +200,7 @@ def pairs_costing(small: float, whole: float, wrong: int) -> list[Pair]:
         Member(None, whole, dict.fromkeys(("select", "heldout"), right)),
     ]
     said = dict.fromkeys(("select", "heldout"), right.argmax(-1))
-    rows = Rows(metric="accuracy", labels=said, original=said, classes=2)
+    rows = GateRows(metric="accuracy", labels=said, original=said, classes=2)
     return list(pairs_of(members, rows))
 
 
@@ -232,7 +235,7 @@ NO_AIM = {"min_agreement": None, "min_metric": None, "max_ms": None}
     ],
 )
 def test_where_there_is_no_cascade_it_is_said_why(
-    launched: Run, pairs: list[Pair], aim: dict[str, float], message: str
+    launched: Run, pairs: list[CascadePair], aim: dict[str, float], message: str
 ) -> None:
     with pytest.raises(RunError, match=message):
         _chosen(launched, pairs, NO_AIM | aim)

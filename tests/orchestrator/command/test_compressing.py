@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from objectives.combining.members import Member, Rows
+from objectives.combining.members import GateRows, Member
 from objectives.errors import MaskfrontError, UserError
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import load_tokenizer
@@ -358,7 +358,7 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     assert "with 1,000 texts or more" in " ".join(planning.advice(run_of(begun), 200))
 
 
-def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], Rows]:
+def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], GateRows]:
     """Models of trials that answer some rows otherwise than the unpruned one, surely; their costs
     rise. The unpruned model in int8, which has two wrong and is unsure there, and in float32."""
     whole = np.tile([4.0, 0.0], (rows, 1))
@@ -374,7 +374,7 @@ def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], Rows]:
         Member(None, 12.0, answers(0, 4.0), "onnxruntime"),
     ]
     said = {role: whole.argmax(-1) for role in ("select", "heldout")}
-    return members, Rows(metric="agreement", labels=said, original=said, classes=2)
+    return members, GateRows(metric="agreement", labels=said, original=said, classes=2)
 
 
 AIMS: dict[str, float | None] = {"min_agreement": None, "min_metric_kept": None, "max_ms": None}

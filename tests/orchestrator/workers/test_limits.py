@@ -26,7 +26,7 @@ from orchestrator.runs.records import FinishedTrial, pareto_front
 from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.limits import last_growth
 from orchestrator.workers.worker_pool import launch_workers
-from reports.outer_loop import area
+from reports.figures.outer_loop import area
 from tests.launching import run_study
 from tests.orchestrator.runs.test_records import trial
 

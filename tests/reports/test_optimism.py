@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from objectives.measures.optimism import Floats, cheapest_within, optimism
+from objectives.measures.bootstrap import Floats
+from reports.recommended import cheapest_within, optimism
 
 ROWS, LEVEL, LOSS = 500, 0.87, 0.01
 
