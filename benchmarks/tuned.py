@@ -18,17 +18,21 @@ CrossDistillation recover for all of them. `--elastic-epochs` are those of the s
 The runs lie in FOLDER and go on where they were stopped. Writes benchmarks/results/mask_search.json
 and prints its table: at each ratio the model that is nearest to the teacher on the selection split
 among those that cost no more, and its divergence and metric held out. Seconds are those in which
-trials ran.
+trials ran. A second table has Optuna's importances over the trials of all seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.importance import get_param_importances
+from optuna.trial import create_trial
 from rich.console import Console
 
 from benchmarks.harness import Row, Rows, parsed, parser_of, print_means, sharing_cache
@@ -47,6 +51,7 @@ from maskfront import (
 )
 from objectives.methods.elastic_search import ELASTIC
 from orchestrator.runs.busy_clock import BusyClock
+from orchestrator.runs.records import RunRecord, read_run
 
 RATIOS = (0.1, 0.2, 0.3, 0.5)
 FIRST = (0.5, 0.1, 0.3, 0.2)
@@ -132,8 +137,29 @@ def rows_of(run: Run, common: Row) -> list[Row]:
     return rows
 
 
+def importances(runs: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
+    """PED-ANOVA over the trials of several studies: of the divergence, and of it at equal cost.
+
+    At equal cost it is log KL less what a straight line over the log of the ratio predicts.
+    """
+    trials = [trial for run in runs for trial in run.finished]
+    logs = np.log([(trial.result.ratio, trial.result.divergence) for trial in trials])
+    left = logs[:, 1] - np.polyval(np.polyfit(logs[:, 0], logs[:, 1], 1), logs[:, 0])
+    shares = {}
+    for name, values in (("divergence", logs[:, 1]), ("at equal cost", left)):
+        study = optuna.create_study()
+        for trial, value in zip(trials, values, strict=True):
+            study.add_trial(
+                create_trial(
+                    value=float(value), params=dict(trial.knobs), distributions=runs[0].space
+                )
+            )
+        shares[name] = get_param_importances(study)
+    return shares
+
+
 def main() -> None:
-    """Run, or go on, and print the table."""
+    """Run, or go on, and print the tables."""
     parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), device=True)
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--trials", type=int, default=24)
@@ -151,6 +177,12 @@ def main() -> None:
             about = {"task": asked.task, "seed": seed, "method": name, "device": asked.device}
             if not rows.has({**about, "trials": asked.trials}):
                 rows.add(*rows_of(run_of(known[name], name, task, seed, asked), about))
+    for name, entry in known.items():
+        folders = [asked.runs / f"{name}-{seed}" for seed in asked.seeds]
+        if entry.space and all(folder.is_dir() for folder in folders):
+            for of, shares in importances([read_run(folder) for folder in folders]).items():
+                texts = ", ".join(f"{knob} {share:.0%}" for knob, share in shares.items())
+                Console().print(f"{asked.task}, {name}, {of}: {texts}")
     print_means(
         "tuned studies",
         rows.rows,
