@@ -44,7 +44,6 @@ from objectives.delivery.bench import OfRun, bench
 from objectives.engines.names import Engine
 from orchestrator.runs.records import FinishedTrial
 from reports.speed import inputs_of, teacher_of
-from reports.timings import timings_document
 
 RATIOS = (0.95, 0.5, 0.3, 0.2, 0.13, 0.09, 0.06)
 SHALLOW = 0.3
@@ -122,33 +121,32 @@ def rows_of(runs: dict[str, Run], own: Study) -> Iterator[Row]:
         engines=ENGINES,
         rounds=20,
     )
-    worths = {(one.model, one.engine): one for one in timed.worths}
     found: dict[tuple[str, str], Row] = {}
-    for timing in timings_document(timed)["timings"]:
-        key = timing["model"], timing["engine"]
+    for timing in timed.timings:
+        key = timing.model, timing.engine
         arm, trial = models.get(key[0], ("unpruned", None))
-        if timing["texts"]:
+        if timing.texts:
             continue  # the tables are of fixed lengths
-        if timing["engine"] == "eager" and arm in ("structure", "three layers"):
+        if timing.engine == "eager" and arm in ("structure", "three layers"):
             continue  # slower than onnxruntime, and of the same size
         size = unpruned if trial is None else trial.result
-        scored = worths.get(key, size)
+        scored = timing.worth or size
         row = found.setdefault(
             key,
             {
                 "arm": arm,
-                "engine": timing["engine"],
+                "engine": timing.engine,
                 "ratio": size.flops / unpruned.flops_full,
-                "bits": 8 if timing["engine"].endswith("int8") else 32,
+                "bits": 8 if timing.engine.endswith("int8") else 32,
                 "knobs": {} if trial is None else trial.knobs,
                 # In torch the file of the study, else what the engine reads.
-                "bytes": size.bytes if timing["engine"] == "eager" else timing["bytes"],
+                "bytes": size.bytes if timing.engine == "eager" else timing.bytes,
                 "select": scored.metric,
                 "heldout": scored.heldout_metric,
                 "heldout_kept": scored.heldout_metric / unpruned.heldout_metric,
             },
         )
-        row[f"ms_batch_{timing['batch']}"] = timing["median"]
+        row[f"ms_batch_{timing['batch']}"] = timing.milliseconds
     whole = [row for row in found.values() if row["arm"] == "unpruned" and row["bits"] == 32]
     for row in found.values():
         row["times_smaller"] = (unpruned.bytes or 0) / row["bytes"]

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from objectives.cache import atomic_write_text
-from objectives.engines.names import Engine
-from objectives.errors import FinitePositive, PositiveInt
+from objectives.delivery.timings import Timing
 from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import check_teachers
@@ -25,36 +24,12 @@ from reports.choice import kept_front, model_folder
 from reports.timings import timings_document
 
 if TYPE_CHECKING:
-    from objectives.delivery.bench import Bench
+    from objectives.delivery.timings import Bench
     from objectives.students.bert.pretrained import Classifier
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
 
-_FORMAT = "maskfront-bench-3"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimedModel:
-    """A model under the conditions of a `Speed`."""
-
-    milliseconds: float
-    """Median of one forward pass, or of one call from text to label."""
-    slow: float
-    """Their 95th percentile."""
-    megabytes: float
-    """10^6 bytes that the engine loads."""
-    flops_ratio: float
-    """FLOPs as a share of the reference's, at the length that was timed."""
-    speed_up: float
-    """How many times as fast as the reference in its fastest engine of float32."""
-    worth: Worth | None
-    """On the study's data; None if it was not scored in this engine: with the run's own bits it is
-    worth what its trial says."""
-
-    @property
-    def times(self) -> str:
-        """Its milliseconds, for people."""
-        return f"{self.milliseconds:.2f} ms (95% within {self.slow:.2f})"
+_FORMAT = "maskfront-bench-4"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +48,8 @@ class Speed:
     """With its threads, such as "cpu-2threads"."""
     reference: str
     """What speed-ups are against: "unpruned", or the folder of another model."""
-    reference_model: TimedModel
-    models: Mapping[int, TimedModel]
+    reference_model: Timing
+    models: Mapping[int, Timing]
     """By the numbers of their trials."""
     counted: str
     """The unit of the study's cost."""
@@ -92,11 +67,11 @@ class Speed:
         """Batch, length and kind, which two engines must share to be compared; see `shape_text`."""
         return self.batch, self.length, self.texts
 
-    def model(self, trial: int | None) -> TimedModel:
+    def model(self, trial: int | None) -> Timing:
         """That of a trial which was timed, or the reference."""
         return self.reference_model if trial is None else self.models[trial]
 
-    def unpruned_model(self, unpruned: UnprunedResult) -> TimedModel | None:
+    def unpruned_model(self, unpruned: UnprunedResult) -> Timing | None:
         """The model that a run calls unpruned; None if another was timed, or if the students are
         cut from a model that is not the teacher."""
         cut_from = self.reference == "unpruned" and not unpruned.student_is_new
@@ -134,7 +109,7 @@ def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
     worth = f", {run.metric_name} {model.worth.metric:.4f}" if model.worth else ""
     size_only = [bits for bits, numbers in without_kernel(run, speeds).items() if trial in numbers]
     size_only_text = f"; its {size_only[0]} bits: size only" if size_only else ""
-    return f"{model.times}, {model.megabytes:.1f} MB in {engine}{worth}{size_only_text}"
+    return f"{model.text}, {model.megabytes:.1f} MB in {engine}{worth}{size_only_text}"
 
 
 def without_kernel(run: RunRecord, speeds: Sequence[Speed]) -> dict[int, list[int]]:
@@ -251,7 +226,7 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
     """
     document = timings_document(timed)
     trials = {str(RunFolder(run.folder).model(row.number)): row.number for row in run.front}
-    for row in (*document["timings"], *document["worths"]):
+    for row in document["timings"]:
         row["trial"] = trials.get(row["model"])
     text = json.dumps({"format": _FORMAT, **document}, indent=1) + "\n"
     file = RunFolder(run.folder).bench
@@ -291,47 +266,18 @@ class _Document:
     reference: str
     conditions: Mapping[str, Any]
     timings: tuple[Mapping[str, Any], ...]
-    worths: tuple[Mapping[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Which model is timed or scored, and in which engine."""
-
-    model: str
-    engine: Engine
-
-
-@dataclass(frozen=True)
-class _Timing(_Place):
-    trial: int | None
-    bits: PositiveInt
-    batch: PositiveInt
-    length: PositiveInt
-    texts: bool
-    median: FinitePositive
-    slow: FinitePositive
-    bytes: FinitePositive
-    flops_ratio: FinitePositive
-    speed_up: FinitePositive
 
 
 def _speeds(document: _Document, counted: str) -> tuple[Speed, ...]:
-    worths = {
-        as_record(_Place, row, "worths"): as_record(Worth, row, "worths") for row in document.worths
-    }
-    groups: dict[tuple[Any, ...], dict[str, tuple[int | None, TimedModel]]] = {}
+    groups: dict[tuple[Any, ...], dict[str, Timing]] = {}
     shape = attrgetter("engine", "bits", "batch", "length", "texts")
-    for row in (as_record(_Timing, row, "timings") for row in document.timings):
-        timed = TimedModel(
-            milliseconds=row.median,
-            slow=row.slow,
-            megabytes=row.bytes / 1e6,
-            flops_ratio=row.flops_ratio,
-            speed_up=row.speed_up,
-            worth=worths.get(_Place(row.model, row.engine)),
+    for row in document.timings:
+        worth = row.get("worth")
+        timing = replace(
+            as_record(Timing, {**row, "worth": None}, "timings"),
+            worth=None if worth is None else as_record(Worth, worth, "timings.worth"),
         )
-        groups.setdefault(shape(row), {})[row.model] = (row.trial, timed)
+        groups.setdefault(shape(timing), {})[timing.model] = timing
     if lacking := [shape for shape, group in groups.items() if document.reference not in group]:
         raise RunError(f"it has no times of {document.reference!r} in {lacking[0][0]}")
     return tuple(
@@ -343,8 +289,8 @@ def _speeds(document: _Document, counted: str) -> tuple[Speed, ...]:
             texts=texts,
             device="cpu-1threads" if texts else _device(engine, document.conditions),
             reference=document.reference,
-            reference_model=group[document.reference][1],
-            models={trial: model for trial, model in group.values() if trial is not None},
+            reference_model=group[document.reference],
+            models={t.trial: t for t in group.values() if t.trial is not None},
             counted=counted,
         )
         for (engine, bits, batch, length, texts), group in groups.items()

@@ -9,11 +9,10 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from itertools import product
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.delivery.deployed import open_classifier, text_to_label, texts_of
 from objectives.delivery.exported import load_model
+from objectives.delivery.timings import Bench, Timing, compared
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
 from objectives.engines.serving import Served, serve
 from objectives.engines.timing import in_turns, tokens
@@ -42,54 +42,6 @@ UNPRUNED = "unpruned"
 _TEXTS = 100
 """Of the selection split, that are timed from text to label."""
 _TEXT_BATCHES = (1, 8)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Times of a model in an engine: forward passes of token ids, or calls from text to label."""
-
-    model: str
-    """Its folder, or `UNPRUNED`."""
-    engine: Engine
-    bits: int
-    """Of the weights in this engine."""
-    bytes: int
-    """Of all of them, as the engine loads them."""
-    batch: int
-    length: int
-    """Tokens in each sequence of a batch, nothing padded; of texts the mean, rounded."""
-    flops: int
-    """Of one sequence of this length."""
-    quartiles: tuple[float, float, float]
-    """Milliseconds of one pass or call: the first quartile, the median, the third."""
-    slow: float
-    """Their 95th percentile."""
-    texts: bool = False
-    """Whether these are calls from text to label on the task's own texts, with the tokenizer: see
-    `deployed.text_to_label`. Such times are compared with one another alone."""
-
-
-@dataclass(frozen=True)
-class EngineWorth(Worth):
-    """Scores of a model on the study's data as an engine with other bits answers."""
-
-    model: str
-    engine: Engine
-
-
-@dataclass(frozen=True)
-class Bench:
-    """All that was timed in one process."""
-
-    reference: str
-    """The model that speed-ups are against."""
-    timings: tuple[Timing, ...]
-    """Those of texts first."""
-    skipped: Mapping[str, str]
-    """Engine to the reason why it did not run."""
-    conditions: Mapping[str, str | int]
-    worths: tuple[EngineWorth, ...] = ()
-    """Of the engines that models were scored in."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,7 +110,6 @@ def bench(
     tokenizers = _tokenizers(models, of_run.data)
     splits = _judging(tokenizers, of_run)
     timings: list[Timing] = []
-    worths: list[EngineWorth] = []
     skipped: dict[str, str] = {}
     before = torch.get_num_threads()
     used = threads or before
@@ -184,7 +135,7 @@ def bench(
                     inputs = tokens(vocabulary, batch, length)
                     times = in_turns(engine, runs, inputs, rounds, device)
                     of_engine += timings_of(engine, times, sizes, batch, length, flops)
-                of_splits = list(_scored(engine, models, served, splits, of_run, say))
+                scores = _scored(engine, models, served, splits, of_run, say)
                 files = {
                     name: ready.file for name, ready in served.items() if ready.file is not None
                 }
@@ -193,12 +144,10 @@ def bench(
             except Exception as error:  # whatever a compiler or a runtime lacks here
                 skipped[engine] = first_line(error)
             else:
-                timings += of_engine
-                worths += of_splits
+                timings += (replace(timing, worth=scores.get(timing.model)) for timing in of_engine)
     if not timings:
         reasons = "; ".join(f"{engine}: {reason}" for engine, reason in skipped.items())
         raise UserError(f"no engine runs here ({reasons})")
-    timings.sort(key=attrgetter("texts"), reverse=True)
     conditions: dict[str, str | int] = {
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
         "processor": platform.processor() or platform.machine(),
@@ -208,7 +157,7 @@ def bench(
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
-    return Bench(reference, tuple(timings), skipped, conditions, tuple(worths))
+    return Bench(reference, compared(timings, reference), skipped, conditions)
 
 
 def _load(
@@ -335,23 +284,25 @@ def _scored(
     splits: Mapping[str, Sequence[Split]],
     of_run: OfRun,
     say: Callable[[str], None],
-) -> Iterator[EngineWorth]:
+) -> dict[str, Worth]:
     """Score models in an engine whose bits, or input bits, differ from the run's."""
     same = BITS[engine] == of_run.bits
-    others = {
-        name: judging
-        for name, judging in splits.items()
+    judging = {
+        name: rows
+        for name, rows in splits.items()
         if not same or (engine != "eager" and rounds_inputs(models[name]))
     }
-    if of_run.data is None or not others:
-        return
+    if of_run.data is None or not judging:
+        return {}
     say(f"{engine}: scoring on the selection and held-out splits")
-    task = of_run.data.task
-    for name, judging in others.items():
-        logits = {split.role: predict_with(served[name].run, split) for split in judging}
+    task, scores = of_run.data.task, {}
+    for name, rows in judging.items():
+        logits = {split.role: predict_with(served[name].run, split) for split in rows}
         if task.own_thresholds:
             shares = getattr(models[name].config, "thresholds", None)
-            logits, _ = less_thresholds(logits, judging[0], task.metric, shares)
-        worth = (metric_with_interval(logits[split.role], split, task.metric) for split in judging)
-        select, heldout = worth
-        yield EngineWorth(*select, *heldout, model=name, engine=engine)
+            logits, _ = less_thresholds(logits, rows[0], task.metric, shares)
+        select, heldout = (
+            metric_with_interval(logits[split.role], split, task.metric) for split in rows
+        )
+        scores[name] = Worth(*select, *heldout)
+    return scores

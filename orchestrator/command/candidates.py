@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from objectives.combining.cascade import Cascade
 from objectives.combining.members import GateRows, Member
 from objectives.delivery import deployed
-from objectives.delivery.bench import UNPRUNED, Bench, timings_of
+from objectives.delivery.bench import UNPRUNED, timings_of
 from objectives.delivery.exported import load_model
+from objectives.delivery.timings import Bench, compared
 from objectives.engines.names import BITS, Engine
 from objectives.metric import Logits
 from objectives.students.bert.pretrained import load_tokenizer
@@ -154,7 +155,8 @@ class Candidates:
                 texts=True,
             )
         ]
-        keep_speeds(run, Bench(UNPRUNED, tuple(timings), {}, {"device": "cpu", "threads": 1}))
+        conditions: dict[str, str | int] = {"device": "cpu", "threads": 1}
+        keep_speeds(run, Bench(UNPRUNED, compared(timings, UNPRUNED), {}, conditions))
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
         """Those that the run kept, where they are of this precision."""

@@ -129,7 +129,7 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
             customdata=[[place, number] for number, _ in models],
             text=[
                 f"{theme.plain(speed.reference) if number is None else f'trial {number}'}: "
-                f"{model.times}, {model.megabytes:.1f} MB"
+                f"{model.text}, {model.megabytes:.1f} MB"
                 for number, model in models
             ],
             hovertemplate="%{text}<br>%{y:.2f} times as fast at %{x:.1%} of the FLOPs",

@@ -98,7 +98,7 @@ def test_bench_runs_and_scores_it_in_its_own_tokens(run: Run, study: Study) -> N
     own = {"batches": [1], "lengths": [8], "rounds": 1, "engines": engines}
     timed = bench_front(run, study, **own)
     assert not timed.skipped
-    scores = {Path(one.model).parent.name: one.metric for one in timed.worths}
+    scores = {Path(t.model).parent.name: t.worth.metric for t in timed.timings if t.worth}
     for trial in run.front:
         assert abs(scores[f"{trial.number:05d}"] - trial.result.metric) < 0.15
 
@@ -111,7 +111,8 @@ def test_onnx_which_rounds_no_inputs_says_so_and_is_scored(
     assert "because ONNX does not round what enters the weights" in small
     assert "because" not in whole
     own = {"batches": [1], "lengths": [8], "rounds": 1, "engines": ("onnxruntime",)}
-    scored = {Path(one.model).parent.name for one in bench_front(run, study, **own).worths}
+    timings = bench_front(run, study, **own).timings
+    scored = {Path(timing.model).parent.name for timing in timings if timing.worth}
     few = {f"{t.number:05d}" for t in run.front if t.knobs["weight_bits"] != 32}
     assert scored == few != set()
 
@@ -153,9 +154,9 @@ def test_a_model_is_scored_in_the_tokens_of_its_own_tokenizer(
         rounds=1,
         engines=("bfloat16",),
     )
-    one, same = timed.worths
-    assert one.metric == same.metric == pytest.approx(run.finished[0].result.metric, abs=0.05)
-    assert one.heldout_metric == same.heldout_metric
+    first, second = (timing.worth for timing in timed.timings)
+    assert first == second is not None
+    assert first.metric == pytest.approx(run.finished[0].result.metric, abs=0.05)
 
 
 def test_a_vocabulary_that_cannot_spell_is_refused_before_anything_is_trained(
@@ -189,7 +190,9 @@ def test_a_study_of_an_engine_of_few_bits_is_one_of_its_metric(
     timed = bench_front(
         run, served, batches=[1], lengths=[16], rounds=1, engines=("eager", "bfloat16")
     )
-    assert {one.engine for one in timed.worths} == {"eager"}, "the other is what its trial says"
+    assert {t.engine for t in timed.timings if t.worth} == {"eager"}, (
+        "the other is what its trial says"
+    )
     keep_speeds(run, timed)
     assert [one.unit for one in read_speeds(run)] == [
         unit.replace("bfloat16", "eager"),

@@ -62,11 +62,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder.write_launch("maskfront run a.py", "study = Study(...)", "a.py")
     folder.write_address(folder.storage, "many", "id")
     row = {"model": "unpruned", "engine": "eager", "bits": 32, "batch": 1, "length": 16}
-    row |= {"texts": False, "median": 2.0, "slow": 3.0, "bytes": 100, "trial": None}
-    timings = [row | {"flops_ratio": 1.0, "speed_up": 1.0}]
+    row |= {"flops": 100, "quartiles": [1.0, 2.0, 2.5], "slow": 3.0, "bytes": 100, "trial": None}
+    timings = [row | {"texts": False, "flops_ratio": 1.0, "speed_up": 1.0}]
     conditions = {"device": "cpu", "threads": 1}
-    document = {"reference": "unpruned", "conditions": conditions, "timings": timings, "worths": []}
-    folder.bench.write_text(json.dumps({"format": "maskfront-bench-3", **document}))
+    document = {"reference": "unpruned", "conditions": conditions, "timings": timings}
+    folder.bench.write_text(json.dumps({"format": "maskfront-bench-4", **document}))
     return folder
 
 

@@ -14,6 +14,8 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from objectives.delivery.exported import load_model, score_onnx
+from objectives.delivery.timings import Timing
+from objectives.engines.names import Engine
 from objectives.engines.onnx_model import write_int8, write_onnx
 from objectives.errors import UserError
 from objectives.measures.bootstrap import Worth
@@ -36,7 +38,6 @@ from reports.overlay import overlay
 from reports.page.page import write_report
 from reports.speed import (
     Speed,
-    TimedModel,
     bench_front,
     fastest,
     inputs_of,
@@ -205,9 +206,9 @@ def test_a_damaged_model_is_named_as_export_names_it(run: RunRecord, tmp_path: P
         bench_front(run, **SETTINGS)
 
 
-WITHOUT_REFERENCE = """{"format": "maskfront-bench-3", "reference": "unpruned", "conditions": {},
-"worths": [], "timings": [{"model": "other", "median": 1, "slow": 1, "engine": "eager", "bits": 32,
-"bytes": 1, "batch": 1, "length": 8, "texts": false, "flops_ratio": 1, "speed_up": 1, "trial": null
+WITHOUT_REFERENCE = """{"format": "maskfront-bench-4", "reference": "unpruned", "conditions": {},
+"timings": [{"model": "other", "quartiles": [1, 1, 1], "slow": 1, "engine": "eager", "bits": 32,
+"bytes": 1, "batch": 1, "length": 8, "flops": 1, "trial": null
 }]}"""
 
 
@@ -290,8 +291,8 @@ def test_the_page_names_the_fastest_engines_and_what_int8_of_the_unpruned_model_
     rows = [row for row in document["timings"] if row["batch"] == 1]
     for row in rows:
         own = times[row["engine"], row["texts"]]
-        row["median"] = own[[None, 1, 0].index(row["trial"])]
-        row["slow"] = 2 * row["median"]
+        median = own[[None, 1, 0].index(row["trial"])]
+        row |= {"quartiles": [median] * 3, "slow": 2 * median}
     RunFolder(tmp_path).bench.write_text(json.dumps({**document, "timings": rows}))
     page = Page(write_report([run], tmp_path / "report.html"))
     of_texts = (
@@ -402,9 +403,17 @@ def test_bits_that_no_engine_computes_with_are_size_only(
         trials[place] = replace(trials[place], result=few)
     run = make_run(trials, folder=tmp_path)
 
-    def timed(engine: str, bits: int) -> Speed:
-        model = TimedModel(
-            milliseconds=float(bits), slow=9, megabytes=1, flops_ratio=1, speed_up=1, worth=None
+    def timed(engine: Engine, bits: int) -> Speed:
+        model = Timing(
+            model="unpruned",
+            engine=engine,
+            bits=bits,
+            bytes=10**6,
+            batch=1,
+            length=4,
+            flops=1,
+            quartiles=(float(bits),) * 3,
+            slow=9,
         )
         own: dict[str, Any] = {"engine": engine, "bits": bits, "batch": 1, "length": 4}
         reference: dict[str, Any] = {"reference": "unpruned", "reference_model": model}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.text import Text
 
-from objectives.delivery.bench import Bench, EngineWorth, Timing
+from objectives.delivery.timings import Bench, Timing, compared
 from objectives.engines.names import BITS, Engine
+from objectives.measures.bootstrap import Worth
 from reports.timings import timings_document, timings_table
+
+CONDITIONS = {"rounds": 5, "device": "cpu", "threads": 2}
 
 
 def timing(
@@ -26,19 +31,22 @@ def timing(
     )
 
 
+def bench(
+    *timings: Timing, skipped: dict[str, str] | None = None, **conditions: str | int
+) -> Bench:
+    return Bench("full", compared(timings, "full"), skipped or {}, conditions)
+
+
 def test_speed_ups_are_of_the_reference_in_its_fastest_float32_and_in_the_same_engine() -> None:
-    timed = Bench(
-        "full",
-        (
-            timing("full", "eager", 1, 100, 30.0),
-            timing("a/b/c/d", "eager", 1, 50, 20.0),
-            timing("full", "eager", 8, 100, 99),
-            timing("full", "onnxruntime", 1, 100, 24.0),
-            timing("full", "onnxruntime-int8", 1, 100, 12.0),
-            timing("a/b/c/d", "onnxruntime-int8", 1, 50, 8.0),
-        ),
-        {"compile": "no [/compiler]"},
-        {"rounds": 5, "device": "cpu", "threads": 2},
+    timed = bench(
+        timing("full", "eager", 1, 100, 30.0),
+        timing("a/b/c/d", "eager", 1, 50, 20.0),
+        timing("full", "eager", 8, 100, 99),
+        timing("full", "onnxruntime", 1, 100, 24.0),
+        timing("full", "onnxruntime-int8", 1, 100, 12.0),
+        timing("a/b/c/d", "onnxruntime-int8", 1, 50, 8.0),
+        skipped={"compile": "no [/compiler]"},
+        **CONDITIONS,
     )
     document = timings_document(timed)
     rows = document["timings"]
@@ -49,7 +57,7 @@ def test_speed_ups_are_of_the_reference_in_its_fastest_float32_and_in_the_same_e
         *("onnxruntime", "onnxruntime", "eager"),
         *["onnxruntime"] * 3,
     ]
-    assert rows[1]["quartiles"] == [19, 20, 21]
+    assert rows[1]["quartiles"] == (19, 20, 21)
     assert document["skipped"] == {"compile": "no [/compiler]"}
     table = timings_table(timed)
     assert Text.from_markup(str(table.caption)).plain == (
@@ -67,17 +75,13 @@ def test_speed_ups_are_of_the_reference_in_its_fastest_float32_and_in_the_same_e
 
 def test_times_from_text_to_label_are_compared_with_one_another_alone() -> None:
     shape = {"batch": 1, "flops": 100}
-    timed = Bench(
-        "full",
-        (
-            timing("full", "onnxruntime", median=8.0, texts=True, **shape),
-            timing("a", "onnxruntime", median=4.0, texts=True, **shape),
-            timing("full", "onnxruntime-int8", median=2.0, texts=True, **shape),
-            timing("full", "eager", median=3.0, **shape),
-            timing("full", "onnxruntime", median=6.0, **shape),
-        ),
-        {},
-        {"rounds": 5, "device": "cpu", "threads": 2},
+    timed = bench(
+        timing("full", "onnxruntime", median=8.0, texts=True, **shape),
+        timing("full", "eager", median=3.0, **shape),
+        timing("a", "onnxruntime", median=4.0, texts=True, **shape),
+        timing("full", "onnxruntime-int8", median=2.0, texts=True, **shape),
+        timing("full", "onnxruntime", median=6.0, **shape),
+        **CONDITIONS,
     )
     rows = timings_document(timed)["timings"]
     assert [(row["against"], row["speed_up"]) for row in rows] == [
@@ -97,11 +101,8 @@ def test_times_from_text_to_label_are_compared_with_one_another_alone() -> None:
 
 
 def test_without_float32_speed_ups_are_of_the_fastest_engine_that_was_timed() -> None:
-    timed = Bench(
-        "full",
-        (timing("full", "bfloat16", 1, 100, 30.0), timing("full", "onnxruntime-int8", 1, 100, 20)),
-        {},
-        {},
+    timed = bench(
+        timing("full", "bfloat16", 1, 100, 30.0), timing("full", "onnxruntime-int8", 1, 100, 20)
     )
     rows = timings_document(timed)["timings"]
     assert [(row["against"], row["speed_up"]) for row in rows] == [
@@ -111,11 +112,10 @@ def test_without_float32_speed_ups_are_of_the_fastest_engine_that_was_timed() ->
 
 
 def test_what_fewer_bits_are_worth_stands_beside_them() -> None:
-    worth = EngineWorth(0.81, (0.8, 0.82), 0.79, (0.78, 0.8), "full", "onnxruntime-int8")
-    conditions = {"rounds": 5, "device": "cpu", "threads": 2}
-    models = (timing("full", "eager", 1, 100, 30), timing("full", "onnxruntime-int8", 1, 100, 20))
-    timed = Bench("full", models, {}, conditions, (worth,))
-    assert timings_document(timed)["worths"][0]["heldout_metric"] == 0.79
+    worth = Worth(0.81, (0.8, 0.82), 0.79, (0.78, 0.8))
+    int8 = replace(timing("full", "onnxruntime-int8", 1, 100, 20), worth=worth)
+    timed = bench(timing("full", "eager", 1, 100, 30), int8, **CONDITIONS)
+    assert timings_document(timed)["timings"][1]["worth"]["heldout_metric"] == 0.79
     *_, metric, heldout = timings_table(timed).columns
     assert (metric.header, list(metric.cells)) == ("metric", ["", "", "", "0.8100"])
     assert (heldout.header, list(heldout.cells)) == ("held out", ["", "", "", "0.7900"])
