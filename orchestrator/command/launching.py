@@ -13,8 +13,7 @@ from orchestrator.signals import interruptible, unattended
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import file_of
 from orchestrator.terminal import for_shell, say
-from orchestrator.workers.launch_options import Backend, LaunchOptions
-from orchestrator.workers.loop import run_study
+from orchestrator.workers.loop import Backend, LaunchOptions, run_study
 from orchestrator.workers.worker import Callback
 from orchestrator.workers.worker_pool import default_workers, launch_workers
 from reports.curves import gap_note

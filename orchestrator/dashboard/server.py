@@ -11,8 +11,7 @@ import optuna_dashboard
 import waitress
 from optuna.storages import BaseStorage
 
-from orchestrator.dashboard.guard import App, guarded
-from orchestrator.dashboard.view import ArtifactsView, DashboardView, Source, Sources
+from orchestrator.dashboard.view import App, ArtifactsView, DashboardView, Source, Sources, guarded
 from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import stores_of
 from orchestrator.runs.reading import as_type

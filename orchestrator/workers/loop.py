@@ -3,9 +3,10 @@
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -35,11 +36,50 @@ from orchestrator.terminal import say
 from orchestrator.workers import opening
 from orchestrator.workers.claims import Claims, retry_damaged
 from orchestrator.workers.heartbeat import Heartbeat, living
-from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.limits import finished_trials
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.warm_start import enqueue_warm
 from orchestrator.workers.worker import Callback, Worker
+
+Backend = Literal["loky", "dask", "ray"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Where, with what and how far a study runs: see `orchestrator.launch`."""
+
+    trials: int | None = None
+    population: PopulationSize | None = None
+    workers: int = 1
+    out: str | Path | None = None
+    storage: str | None = field(default=None, repr=False)  # it may hold a password
+    device: str = "auto"
+    artifacts: str | None = None
+    backend: Backend = "loky"
+    cluster: str | None = None
+    timeout: float | None = None
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the only worker is the process that launches."""
+        return (self.workers, self.backend, self.cluster) == (1, "loky", None)
+
+    def applied(self, study: Study) -> tuple[Study, RunFolder]:
+        """The study with what the launch says instead, and its folder. Raises RunError for what is
+        no Study, such as the name of its file."""
+        if not isinstance(study, Study):
+            raise RunError(
+                f"a launch takes a Study, not a {type(study).__name__}; read one from a file with "
+                "orchestrator.load_study('study.py')"
+            )
+        if self.timeout is not None and not self.timeout > 0:
+            raise RunError(f"timeout is {self.timeout}; it must be seconds above 0", "timeout")
+        study = replace(
+            study,
+            trials=study.trials if self.trials is None else self.trials,
+            population=study.population if self.population is None else self.population,
+        )
+        return study, RunFolder(Path("runs") / study.name if self.out is None else Path(self.out))
 
 
 def run_study(
