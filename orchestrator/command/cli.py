@@ -1,27 +1,36 @@
-"""The command `maskfront`: each of its verbs is also a Python call.
+"""The command `maskfront`: its verbs, most of which are also Python calls.
 
-Of orchestrator/ only this package, `command/`, may import reports: it is the composition root. What
-a verb needs is imported when it runs, so that help and fronts answer without loading torch.
+Of orchestrator/ only `command/` may import reports: it is the composition root.
 """
 
 import json
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from objectives.errors import MaskfrontError
-from orchestrator.command.models import bench, cascade, compress, export, polish
-from orchestrator.command.options import AsJson, Device, Name, Population, Run, Storage
-from orchestrator.command.shared import flag, interrupted, show_end, show_front
+from orchestrator.command.options import (
+    AsJson,
+    RunFolder,
+    StudyFile,
+    StudyFileIfAny,
+    StudyName,
+    flag,
+    takes,
+)
+from orchestrator.command.shared import interrupted, show_end, show_front
 from orchestrator.errors import RunError
 from orchestrator.signals import unattended
-from orchestrator.study_file import load_study
+from orchestrator.study_file import load_study, load_study_of
 from orchestrator.terminal import say, say_to_stderr
+
+# What a verb needs is imported when it runs: help and fronts answer without loading torch.
 
 app = typer.Typer(
     name="maskfront",
@@ -32,38 +41,20 @@ app = typer.Typer(
 )
 
 
+def _again(context: typer.Context) -> str:
+    """The command at work, as a shell takes it."""
+    return shlex.join(["maskfront", *context.obj])
+
+
 @app.command()
+@takes("orchestrator.command.launching:launch", "report", "command")
 def run(
     context: typer.Context,
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="A Python file with study = Study(...).")
     ],
-    name: Name = "study",
-    trials: Annotated[
-        int | None, typer.Option(help="Number of trials; by default the study's own.")
-    ] = None,
-    population: Population = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
-    device: Device = "auto",
-    storage: Storage = None,
-    artifacts: Annotated[
-        str | None,
-        typer.Option(help="s3://BUCKET to copy the files to, for dashboards on other machines."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Worker processes or cluster tasks; by default one per GPU, or 1."),
-    ] = None,
-    backend: Annotated[
-        Literal["loky", "dask", "ray"],
-        typer.Option(help="Where workers run: loky on this machine, dask or ray on a cluster."),
-    ] = "loky",
-    cluster: Annotated[
-        str | None, typer.Option(help="Address of the cluster, such as tcp://SCHEDULER:8786.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Start no new trials after this many seconds.")
-    ] = None,
+    name: StudyName = "study",
+    **options: Any,
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
     from orchestrator.command.launching import launch
@@ -71,62 +62,36 @@ def run(
     console = Console()
     with unattended(), interrupted("finished trials are kept, launch again to go on"):
         finished = launch(
-            load_study(study, name),
-            trials=trials,
-            population=population,
-            workers=workers,
-            out=out,
-            storage=storage,
-            device=device,
-            artifacts=artifacts,
-            backend=backend,
-            cluster=cluster,
-            timeout=timeout,
-            command=shlex.join(["maskfront", *context.obj]),
-            console=console,
+            load_study(study, name), **options, command=_again(context), console=console
         )
         show_end(finished, console, study)
 
 
 @app.command()
+@takes("orchestrator.workers.loop:work", "number", "token")
 def work(
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="The file that the study was run from.")
     ],
-    name: Name = "study",
-    storage: Storage = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Number of trials; by default that of the launch.")
-    ] = None,
-    population: Population = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The study's run folder, shared; runs/NAME by default.")
-    ] = None,
-    device: Device = "auto",
+    name: StudyName = "study",
+    **options: Any,
 ) -> None:
     """Add a worker to a study that `run` has started, from this or another machine."""
     from orchestrator.workers.loop import work as join
 
     with interrupted("other workers, or the next launch, take what is left"):
-        join(
-            load_study(study, name),
-            trials=trials,
-            population=population,
-            out=out,
-            device=device,
-            storage=storage,
-            console=Console(),
-        )
+        join(load_study(study, name), **options, console=Console())
 
 
 @app.command()
+@takes("objectives.workbench.lengths:lengths")
 def lengths(
     study: Annotated[Path, typer.Argument(metavar="STUDY.py", help="A file as `run` takes it.")],
-    name: Name = "study",
+    name: StudyName = "study",
     max_length: Annotated[
         list[int], typer.Option(help="Tokens at which texts are cut off; may be repeated.")
     ] = [512, 256, 128, 64],  # noqa: B006
-    device: Device = "auto",
+    **options: Any,
 ) -> None:
     """Show what a study's teacher is worth at several lengths of its texts; nothing is searched."""
     from objectives.device import quiet_libraries
@@ -136,7 +101,7 @@ def lengths(
     read = load_study(study, name)
     heads = ("length", "truncation", "cut off", "tokens", "seconds", read.task.metric, "95%")
     typer.echo("{:>7} {:>10} {:>8} {:>7} {:>8} {:>10} {:>15}".format(*heads))
-    for row in at_lengths(read.task, read.teacher, max_length, device=device):
+    for row in at_lengths(read.task, read.teacher, max_length, **options):
         low, high = row.interval
         typer.echo(
             f"{row.max_length:7} {row.truncation:>10} {row.cut_off:8.1%} {row.tokens:7.1f} "
@@ -150,7 +115,9 @@ def status(
         Path | None,
         typer.Argument(metavar="[RUN]", help="Run folder; or give --storage.", show_default=False),
     ] = None,
-    storage: Storage = None,
+    storage: Annotated[
+        str | None, typer.Option(help="URL of a storage, such as postgresql://USER@HOST/DATABASE.")
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--study", help="Name of the study, if the storage holds several.")
     ] = None,
@@ -189,7 +156,7 @@ def serve_storage(
 
 
 @app.command()
-def front(run: Run, as_json: AsJson = False) -> None:
+def front(run: RunFolder, as_json: AsJson = False) -> None:
     """Show the Pareto front of a run."""
     from orchestrator.runs.records import front_document, read_run
     from reports.pareto import pareto_view
@@ -220,13 +187,13 @@ def report(
 ) -> None:
     """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
     from orchestrator.runs.records import read_run
-    from orchestrator.runs.run_folder import RunFolder
+    from orchestrator.runs.run_folder import RunFolder as Folder
     from reports.page.page import write_report
     from reports.page.picture import front_image
 
     if out is None and len(runs) > 1:
         raise RunError("a page of several runs needs a file name", "out")
-    target = RunFolder(runs[0]).report if out is None else out
+    target = Folder(runs[0]).report if out is None else out
     try:
         records = [read_run(run) for run in runs]
         write = write_report if target.suffix == ".html" else front_image
@@ -254,8 +221,207 @@ def dashboard(
     serve(source, port, typer.echo)
 
 
-for verb in (export, cascade, polish, bench, compress):
-    app.command()(verb)
+@app.command()
+@takes("orchestrator.command.run:Run.export")
+def export(
+    run: RunFolder,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="ONNX in int8 too, scored on the data of --study-file.")
+    ] = False,
+    int4: Annotated[
+        bool, typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8.")
+    ] = False,
+    study_file: StudyFileIfAny = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
+    ] = None,
+    *,
+    out: Path,
+    onnx: bool,
+    **way: Any,
+) -> None:
+    """Write a model that transformers loads anywhere: chosen by trial, size, metric or knee."""
+    from orchestrator.runs.records import read_run
+    from reports.choice import choose
+
+    record = read_run(run)
+    number = choose(record, **way)
+    if (int8 or int4) != (study_file is not None):
+        raise RunError(
+            "int8 and int4 need the study file, and nothing else does: they are scored on its "
+            "data, which is not in the run folder",
+            "study_file",
+        )
+
+    from objectives.device import quiet_libraries  # what was refused above need not wait for torch
+    from orchestrator.runs.results import ratio_text
+    from reports.exporting.export import export as export_model
+    from reports.exporting.hub import check_push, push
+
+    if push_to_hub is not None:
+        check_push(push_to_hub)
+    quiet_libraries()
+    study = None if study_file is None else load_study_of(study_file, record.name)
+    exported = export_model(
+        record, number, out, onnx=onnx, int8=study if int8 else None, int4=study if int4 else None
+    )
+    result = next(trial.result for trial in record.finished if trial.number == number)
+    typer.echo(
+        f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
+        f"{result.heldout_metric:.4f}, {result.cost_name} ratio {ratio_text(result.ratio)})"
+    )
+    for note in exported.notes:
+        typer.echo(f"  {note}")
+    if push_to_hub is not None:
+        typer.echo(push(out, push_to_hub))
+
+
+@app.command()
+@takes("orchestrator.command.run:Run.cascade")
+def cascade(
+    run: RunFolder, study_file: StudyFile, *, out: Path, engine: str | None, **aims: Any
+) -> None:
+    """Write two models as one: the large one answers where the small one is unsure."""
+    from objectives.device import quiet_libraries
+    from objectives.engines.names import check_engines
+    from orchestrator.command.cascading import cascade as cascade_models
+    from orchestrator.runs.records import read_run
+
+    quiet_libraries()
+    record = read_run(run)
+    served = None if engine is None else check_engines([engine])[0]
+    study = load_study_of(study_file, record.name)
+    done = cascade_models(record, study, out, aims, served, say_to_stderr)
+    typer.echo(f"{done.folder}  ({done.what()}; {done.worth(record.metric_name)})")
+
+
+@app.command()
+@takes("orchestrator.command.polishing:polish", "trials", "population", "workers", "command")
+def polish(
+    context: typer.Context,
+    run: RunFolder,
+    study_file: StudyFile,
+    trial: Annotated[
+        list[int] | None, typer.Option(help="Polish this trial; repeatable; by default the front.")
+    ] = None,
+    **options: Any,
+) -> None:
+    """Distil models of a run further, one by one, into a new run beside it."""
+    from orchestrator.command.polishing import polish as polish_models
+    from orchestrator.runs.records import read_run
+
+    record, console = read_run(run), Console()
+    with unattended(), interrupted("finished trials are kept, polish again to go on"):
+        polished = polish_models(
+            record,
+            load_study_of(study_file, record.name),
+            trials=trial,
+            command=_again(context),
+            console=console,
+            **options,
+        )
+    show_end(polished, console)
+
+
+@app.command()
+@takes("objectives.delivery.bench:bench")
+def bench(
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Exported models, models of trials, or one run: all models of its front.",
+        ),
+    ],
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="Sequences in a batch, repeatable; 1, 8 and 32 by default."),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(help="Tokens in a sequence, repeatable; by default the run's own, else 128."),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or "
+            "onnxruntime-int4, repeatable; all by default."
+        ),
+    ] = None,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STUDY.py",
+            help="The file that the run was launched from. With it onnxruntime is also timed from "
+            "text to label, and bfloat16 and int8 are scored, as is the unpruned model.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    *,
+    device: str,
+    **options: Any,
+) -> None:
+    """Time models side by side: FLOPs ratio against milliseconds and megabytes."""
+    from objectives.delivery.bench import bench as bench_models
+    from objectives.device import choose_device, quiet_libraries
+    from objectives.engines.names import check_engines
+    from orchestrator.runs.records import read_run
+    from orchestrator.runs.run_folder import RunFolder as Folder
+    from reports.speed import bench_front, keep_speeds
+    from reports.timings import timings_document, timings_table
+
+    quiet_libraries()
+    of_front = len(models) == 1 and Folder(models[0]).exists()
+    record = read_run(models[0]) if of_front else None
+    if record is None and study_file is not None:
+        raise RunError("a study file needs a run: name the run folder, not models", "study_file")
+    if record is None:
+        time_all = partial(bench_models, models)
+    else:
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        time_all = partial(bench_front, record, study)
+    timed = time_all(
+        batches=batch or (1, 8, 32),
+        lengths=length or (128 if record is None else int(record.definition["seq_len"]),),
+        engines=check_engines(engine),
+        device=choose_device(device),
+        say=say_to_stderr,
+        **options,
+    )
+    if as_json:
+        typer.echo(json.dumps(timings_document(timed), indent=2))
+    else:
+        Console().print(timings_table(timed))
+    if record is not None:
+        file = keep_speeds(record, timed)
+        if not as_json:
+            typer.echo(f"kept in {file}; maskfront report shows it")
+
+
+@app.command()
+@takes("orchestrator.command.compressing:compress", "command")
+def compress(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A fine-tuned classifier: folder or hub name.")
+    ],
+    **options: Any,
+) -> None:
+    """Make a classifier small and fast in minutes, as far as a gate allows, without labels."""
+    from objectives.device import quiet_libraries
+    from orchestrator.command.compressing import compress as compress_model
+
+    quiet_libraries()
+    with unattended(), interrupted("finished trials are kept, run the same command to go on"):
+        found = compress_model(model, **options, command=_again(context), say=say_to_stderr)
+    done = found.deployed
+    typer.echo(f"{done.folder}  ({done.what()})")
+    typer.echo(f"  {done.worth(found.run.metric_name)}")
+    if not found.passed:
+        typer.echo("  it does not pass the gate: it is the nearest")
+    for line in found.advice:
+        typer.echo(f"  {line}")
+    typer.echo(f"all that was tried, in {found.seconds:.0f} s: {found.run.folder / 'report.html'}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -109,7 +109,7 @@ def compress(
 
     Args:
         model: folder or hub name of a fine-tuned classifier of BERT's variants.
-        data: a file of text: a text a line (.txt), or a table.
+        data: the texts: one per line (.txt), or a table.
         out: the folder to make; it must not hold anything yet. All that was tried lies in
             runs/NAME-KEY, NAME being the folder's, with "-" for signs that no study's name has. The
             key says what decides the trials: the same call goes on there, and one with other texts,
@@ -119,7 +119,7 @@ def compress(
         delimiter: what separates the columns of a CSV; "," or, in a .tsv, a tab.
         encoding: how the file's characters are written.
         quotechar: what encloses fields of a CSV, "" for nothing; see `Task.from_files`.
-        minutes: that all may take, > 0.
+        minutes: time for everything, > 0.
         min_agreement: the gate: share of all texts on which the model answers as before, in (0, 1);
             0.95 if no gate is named.
         min_metric_kept: the gate: share of the accuracy on the labels that is kept, in (0, 1).

@@ -51,10 +51,10 @@ def polish(
         study: what the run was launched from, whose data it takes.
         trials: numbers of finished trials; the front by default.
         epochs: passes over the train rows.
-        out: the folder of the run of polished models; the run's and "-polished" by default.
+        out: the folder of the run of polished models; RUN-polished by default.
         population: see `launch`.
         workers: see `launch`.
-        device: see `launch`.
+        device: "auto", "cpu", "cuda" or "cuda:N".
         command: see `launch`.
         console: see `launch`.
 

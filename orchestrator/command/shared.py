@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from orchestrator.runs.records import RunRecord
 
 
-def flag(parameter: str) -> str:
-    """A parameter of a Python call as the command line has it."""
-    return f"--{parameter.replace('_', '-')}"
-
-
 @contextmanager
 def interrupted(remark: str) -> Iterator[None]:
     """End a command cleanly at Ctrl-C and SIGTERM."""
