@@ -110,10 +110,8 @@ _ROOT = Path(__file__).resolve().parent
 
 
 def _claim(*packages: str) -> None:
-    """Import our packages, whatever of their names lies beside the user's script.
-
-    Worker processes inherit the path. Raises ImportError if another is imported already.
-    """
+    """Import our packages, whatever of their names lies beside the user's script. Raises
+    ImportError if another is imported already."""
     hidden = False
     for package in packages:
         spec = find_spec(package)

@@ -1,4 +1,5 @@
-"""What makes two runs the same study, and what the user named in it."""
+"""Definition of a study, by which two runs are the same one, and the sources that the user
+named."""
 
 from __future__ import annotations
 
@@ -28,13 +29,9 @@ def definition_of(
     augmentation: Mapping[str, object] | None = None,
     beside: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, str]:
-    """All that decides a trial's result, flat and printable; two runs with an equal one agree.
-    A folder's name and a function's identity do not count, but what they hold does.
-
-    Fingerprints are of the text, of what the teacher computes, of what a student computes that is
-    a checkpoint of its own, and `beside` of the text and teacher of each other task;
-    `augmentation` is an `Augmenter.definition`.
-    """
+    """Flatten all that decides a trial's result, from the study and fingerprints of text, teacher,
+    student and, in `beside`, other tasks; two runs with an equal definition agree."""
+    # A folder's name and a function's identity do not count, but what they hold does.
     parts: dict[str, Any] = {
         "name": study.name,
         "seed": study.seed,
@@ -62,8 +59,8 @@ def definition_of(
 
 
 def sources_of(study: Study) -> dict[str, str]:
-    """What the user named, for people to read: of a folder the end of its path and of a file
-    its name, so that a model card tells no home directory."""
+    """Names that the user gave, for people: the end of a folder's path, a file's name. So a model
+    card tells no home directory."""
     task = study.task
     first, *second = task.columns
     licenses = dict.fromkeys(map(license_of, study.teacher.checkpoints))
@@ -87,7 +84,8 @@ def sources_of(study: Study) -> dict[str, str]:
 
 
 def _of_task(place: str, task: Task) -> dict[str, object]:
-    """What decides results beside the text; what came later only where it is no default."""
+    """Entries that decide results beside the text; later ones only where they differ from the
+    default."""
     said = {name: getattr(task, name) for name in ("metric", "max_length")}
     for name in ("multi_label", "thresholds", "truncation"):
         if (own := getattr(task, name)) != getattr(type(task), name):

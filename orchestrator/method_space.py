@@ -1,4 +1,4 @@
-"""One method and what is drawn of its settings: what its trials may be, and what is refused."""
+"""Search space of a method with its tuned settings: methods of trials, and refusals."""
 
 from __future__ import annotations
 

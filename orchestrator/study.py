@@ -44,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One study, complete. A study is never edited after its first trial: make a new one.
+    """Definition of a study. A study is never edited after its first trial: make a new one.
 
     A trial is the method with other values at some places, the knobs drawn from `space`.
     """
@@ -279,7 +279,8 @@ class Study:
 
     @property
     def method_name(self) -> str:
-        """As a run says it: "FisherSearch"; of several "cut: FisherSearch, cells: CellSearch"."""
+        """Names of the methods as a run has them: "FisherSearch"; "cut: FisherSearch, cells:
+        CellSearch"."""
         names = ((name, type(method).__name__) for name, method in self.methods.items())
         return ", ".join(f"{name}: {kind}" if name else kind for name, kind in names)
 

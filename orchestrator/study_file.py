@@ -57,9 +57,8 @@ def load_study_of(path: Path, run_name: str) -> Study:
 
 
 def file_of(study: Study) -> Path | None:
-    """The file that a study is from: the study file that holds it, else the script at work; None
-    where there is none, as in a notebook, in a script that comes through a pipe, or of a study that
-    the command itself has made."""
+    """Find the file of a study: the study file that holds it, else the script at work."""
+    # There is none in a notebook, a script from a pipe, or for a study that the command itself made.
     module = sys.modules.get(_MODULE)
     if module is None or all(value is not study for value in vars(module).values()):
         module = sys.modules["__main__"]

@@ -35,9 +35,8 @@ _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 def tune_teacher(
     study: Study, outer: optuna.Study, inputs: Inputs, session: Session
 ) -> tuple[str, ...]:
-    """Leave the tuned teacher in the cache if the study asks for one and it is not there; the
-    caller holds a lock. The choice is an attribute of `outer`, and a note. Raises UserError if no
-    trial has a finite loss, and RunError if the storage has another study of the name."""
+    """Tune the teacher if the study asks for it, and note the choice; the caller holds a lock.
+    Raises UserError without a finite loss, RunError for another study of the name."""
     study = replace(study, teacher=inputs.teacher)  # which is settled
     if study.teacher.trials:
         tune(inputs, session, lambda fine_tune: _best(study, outer, session, fine_tune))

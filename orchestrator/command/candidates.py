@@ -82,12 +82,8 @@ class Candidates:
     def judged(
         self, run: RunRecord, numbers: Sequence[int | None], *, keep: bool = False
     ) -> tuple[list[Member], GateRows]:
-        """The models of these numbers, the unpruned one last, each in the engine in which it is the
-        fastest; the unpruned one in all. Costs are mean milliseconds of one text; with `keep` the
-        page of the run shows them, in place of what was timed before.
-
-        Raises RunError for a run that kept no answers of the unpruned model.
-        """
+        """Choose the fastest engine of each model, the unpruned one last and in all engines; `keep`
+        shows the times on the run's page. Raises RunError for a run without answers."""
         kept = read_rows(run)
         if kept is None:
             raise RunError(
@@ -159,7 +155,7 @@ class Candidates:
         keep_speeds(run, Bench(UNPRUNED, compared(timings, UNPRUNED), {}, conditions))
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
-        """Those that the run kept, where they are of this precision."""
+        """Read the kept logits, or compute them where none of this precision were kept."""
         if BITS[engine] == run.bits and number not in self.rounded:
             judged = read_rows(run)
             whole = None if judged is None else judged.unpruned
@@ -210,7 +206,7 @@ class Candidates:
         deployed.write_classifier(folder, stages, settings["labels"])
 
     def _measured(self, folder: Path, out: Path, found: Cascade, rows: GateRows) -> Deployed:
-        """What the folder's own answers to the held-out rows are worth; it will lie at `out`."""
+        """Measure the folder's answers to the held-out rows; it will lie at `out`."""
         from objectives.delivery.classify import Classifier
 
         texts = deployed.texts_of(self.inputs, "heldout")

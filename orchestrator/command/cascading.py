@@ -1,9 +1,7 @@
 """`cascade`: two models of a run in one folder, the large one asked where the small one is unsure.
 
-The models of the front and the unpruned one are written for onnxruntime, timed from text to label
-on the run's own texts, and answer its judging rows; the cheapest cascade that meets the aim is
-written and measured again.
-"""
+The models are timed from text to label on the run's own texts; the cheapest cascade that meets
+the aim is written and measured again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -17,7 +17,7 @@ from rich.console import Console
 from objectives.errors import MaskfrontError
 from orchestrator.command.options import (
     AsJson,
-    RunFolder,
+    RunPath,
     StudyFile,
     StudyFileIfAny,
     StudyName,
@@ -156,7 +156,7 @@ def serve_storage(
 
 
 @app.command()
-def front(run: RunFolder, as_json: AsJson = False) -> None:
+def front(run: RunPath, as_json: AsJson = False) -> None:
     """Show the Pareto front of a run."""
     from orchestrator.runs.records import front_document, read_run
     from reports.pareto import pareto_view
@@ -187,13 +187,13 @@ def report(
 ) -> None:
     """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
     from orchestrator.runs.records import read_run
-    from orchestrator.runs.run_folder import RunFolder as Folder
+    from orchestrator.runs.run_folder import RunFolder
     from reports.page.page import write_report
     from reports.page.picture import front_image
 
     if out is None and len(runs) > 1:
         raise RunError("a page of several runs needs a file name", "out")
-    target = Folder(runs[0]).report if out is None else out
+    target = RunFolder(runs[0]).report if out is None else out
     try:
         records = [read_run(run) for run in runs]
         write = write_report if target.suffix == ".html" else front_image
@@ -224,7 +224,7 @@ def dashboard(
 @app.command()
 @takes("orchestrator.command.run:Run.export")
 def export(
-    run: RunFolder,
+    run: RunPath,
     int8: Annotated[
         bool, typer.Option("--int8", help="ONNX in int8 too, scored on the data of --study-file.")
     ] = False,
@@ -279,7 +279,7 @@ def export(
 @app.command()
 @takes("orchestrator.command.run:Run.cascade")
 def cascade(
-    run: RunFolder, study_file: StudyFile, *, out: Path, engine: str | None, **aims: Any
+    run: RunPath, study_file: StudyFile, *, out: Path, engine: str | None, **aims: Any
 ) -> None:
     """Write two models as one: the large one answers where the small one is unsure."""
     from objectives.device import quiet_libraries
@@ -299,7 +299,7 @@ def cascade(
 @takes("orchestrator.command.polishing:polish", "trials", "population", "workers", "command")
 def polish(
     context: typer.Context,
-    run: RunFolder,
+    run: RunPath,
     study_file: StudyFile,
     trial: Annotated[
         list[int] | None, typer.Option(help="Polish this trial; repeatable; by default the front.")
@@ -366,12 +366,12 @@ def bench(
     from objectives.device import choose_device, quiet_libraries
     from objectives.engines.names import check_engines
     from orchestrator.runs.records import read_run
-    from orchestrator.runs.run_folder import RunFolder as Folder
+    from orchestrator.runs.run_folder import RunFolder
     from reports.speed import bench_front, keep_speeds
     from reports.timings import timings_document, timings_table
 
     quiet_libraries()
-    of_front = len(models) == 1 and Folder(models[0]).exists()
+    of_front = len(models) == 1 and RunFolder(models[0]).exists()
     record = read_run(models[0]) if of_front else None
     if record is None and study_file is not None:
         raise RunError("a study file needs a run: name the run folder, not models", "study_file")

@@ -1,9 +1,7 @@
 """`compress`: a small and fast model out of a classifier and a file of texts, in some minutes.
 
-A study of what the texts and the minutes allow: cuts without training, cells that learn from the
-classifier's answers, a distilled cut. Of its models, each alone or two as a cascade, and of the
-unpruned model in int8, the fastest that passes a gate is written.
-"""
+A study of cuts, cells and a distilled cut; the fastest of its models that passes a gate is written,
+alone or as a cascade."""
 
 import math
 import re
@@ -53,7 +51,7 @@ _SERVED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Compressed:
-    """What `compress` found and wrote."""
+    """Result of `compress`: the chosen model, its gate, and the run with all candidates."""
 
     run: Run
     """All that was tried: its report.html shows it."""
@@ -329,7 +327,8 @@ def _chosen(
     texts: int,
     take_nearest: bool,
 ) -> tuple[Cascade, bool]:
-    """What is written, and whether it passes the gate. Raises RunError if nothing does."""
+    """Choose the model to write, and say whether it passes the gate. Raises RunError if none
+    does."""
     pairs = list(pairs_of(members, rows))
     whole = next(one for one in members if (one.number, one.engine) == (None, FASTER[0]))
     kept, most = aims["min_metric_kept"], aims["max_ms"]

@@ -31,7 +31,7 @@ _PARAMETER = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _CODE = re.compile(r"`([^`]+)`")
 _Verb = TypeVar("_Verb", bound=Callable[..., None])
 
-RunFolder = Annotated[
+RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
 ]
 StudyName = Annotated[

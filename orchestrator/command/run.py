@@ -225,7 +225,7 @@ def load_run(folder: str | Path) -> Run:
 
 
 def run_of(record: RunRecord) -> Run:
-    """The same run, with all that people do with it."""
+    """Wrap a record as a `Run`."""
     return Run(**{one.name: getattr(record, one.name) for one in fields(record)})
 
 

@@ -1,4 +1,4 @@
-"""What the verbs share: how they end, and what they show of a run."""
+"""Endings that the verbs share, and their view of a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def show_front(run: RunRecord, console: Console) -> None:
 
 
 def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -> None:
-    """What a launch ends with: the front, and what to do next."""
+    """Show the end of a launch: the front, and next commands."""
     show_front(run, console)
     for line in next_commands(run, study_file):
         say(console, line)

@@ -114,7 +114,7 @@ def _urls_of(runs: Iterable[Path]) -> list[str]:
 
 
 def _state_of(urls: Iterable[str]) -> object:
-    """What differs after each write to one of these storages; None unless all are files."""
+    """Fingerprint of the storages that differs after each write; None unless all are files."""
     states: list[object] = []
     for url in urls:
         if not is_file(url):

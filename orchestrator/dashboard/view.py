@@ -46,7 +46,7 @@ class Source:
     study_name: str | None = None  # of the only run that is looked at; None if all are
 
     def studies(self) -> list[FrozenStudy]:
-        """Those that are looked at."""
+        """List the studies that are shown."""
         name, studies = self.study_name, self.storage.get_all_studies()
         return [s for s in studies if name in (None, s.study_name, s.user_attrs.get(TEACHER_OF))]
 
@@ -56,12 +56,11 @@ Sources = Mapping[str, Source]
 
 
 class DashboardView(BaseStorage):
-    """Several sources shown as one storage, which is read-only but for notes: whatever is not
-    defined here raises PermissionError.
+    """Several sources shown as one storage, read-only but for notes."""
 
-    `find` gives the sources. It is called whenever studies are listed, so that a new run appears
-    and one that was deleted goes. Each source keeps its ids for good: none is another run's later.
-    """
+    # Whatever is not defined here raises PermissionError. `find` is called whenever studies are
+    # listed: a new run appears, a deleted one goes. Each source keeps its ids: none is another
+    # run's later.
 
     def __init__(self, find: Callable[[], Sources]):
         self._find = find
@@ -76,7 +75,7 @@ class DashboardView(BaseStorage):
             return [self._known.index(source) for source in found]
 
     def _own(self, shared: int) -> tuple[int, BaseStorage, int]:
-        """Of an id of the view: place of the source, its storage, and its own id."""
+        """Resolve an id of the view: index of the source, its storage, its own id."""
         place, own = divmod(shared, _IDS)
         if place >= len(self._known):
             raise KeyError(f"no study or trial {shared}")
@@ -216,9 +215,9 @@ class _Known:
 
 
 def guarded(app: App, state: Callable[[], object], forget: Callable[[], object]) -> App:
-    """The dashboard's application, guarded. `state` tells one state of the storages from the next;
-    None where that is not known. `forget` makes the application read them again: by itself it
-    answers with what it knew up to ten seconds before."""
+    """Guard the dashboard's application. `state` fingerprints the storages, None if unknown;
+    `forget` makes the application read them again."""
+    # By itself the application answers with what it knew up to ten seconds before.
     answered: dict[str, _Known] = {}
 
     def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

@@ -56,11 +56,8 @@ def write_rows(
 
 
 def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
-    """Compare the logits (rows, C) of teachers on the selection rows, by task ("" is the study's),
-    with those of the teachers that the run began with.
-
-    Raises RunError where they differ by more than another processor's rounding.
-    """
+    """Compare logits (rows, C) on the selection rows, by task, with those that the run began with.
+    Raises RunError where they differ by more than rounding."""
     kept = _read(folder.rows) or {}
     for task, logits in teachers.items():
         was = kept.get(f"{_TEACHER}{task}", logits)

@@ -32,9 +32,10 @@ _SECONDS = 10  # until a bucket that does not answer is given up
 
 
 class LinkingStore(FileSystemArtifactStore):
-    """A store whose artifacts are hard links to the files they were made from, where a disk can: so
-    the weights of a trial take no room of their own. It reads its own files alone, as a stranger's
-    folder may have links to others."""
+    """Store of hard links, where a disk has them, to the files of a trial."""
+
+    # Hard links, so the weights of a trial take no room of their own. It reads its own files alone:
+    # a stranger's folder may have links to others.
 
     def __init__(self, folder: Path):
         super().__init__(folder)

@@ -29,14 +29,13 @@ _OF_HEADS, _OF_ATTENTION = ("query_key", "value"), ("query_inputs", "key_inputs"
 
 
 def in_words(kind: str) -> str:
-    """What to call units of this kind."""
+    """Name of a kind of units."""
     return _WORDS.get(kind, kind)
 
 
 def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
-    """The kinds to show of these models, heads and FFN neurons first: all of which in any model
-    more is gone than what leaves with a head. Each with the units of the unpruned model, whose
-    sizes are `full`; where that has none of the kind, with the most of any of these models."""
+    """Kinds to show of these models, each with the units of the unpruned one, or where that has
+    none of the kind the most of any. Left out: kinds of which no more is gone than with a head."""
     found = {}
     for kind in dict.fromkeys((*_WORDS, *chain(*models))):
         having = [sizes for sizes in models if kind in sizes]
@@ -49,7 +48,7 @@ def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
 
 
 def in_numbers(sizes: Sizes, full: Sizes) -> dict[str, list[str]]:
-    """What to show of a model, in words: for each kind and layer such as "3 of 12"."""
+    """Units that are left, as text: by kind, for each layer such as "3 of 12"."""
     return {
         in_words(kind): [f"{n:,} of {all_:,}" for n, all_ in zip(sizes[kind], whole, strict=False)]
         for kind, whole in shown([sizes], full).items()

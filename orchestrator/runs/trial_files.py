@@ -1,4 +1,4 @@
-"""What a trial leaves in its folder: architecture, result, curve, model. Readers need no torch."""
+"""Files of a trial: architecture and its picture, result, curve, model. Readers need no torch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _HEAT_MAP = "architecture.png"
 
 
 class Scored(NamedTuple):
-    """What a trial found for a task, and what that is worth."""
+    """Outcome of a trial on one task, scored."""
 
     found: SearchResult
     result: TrialResult

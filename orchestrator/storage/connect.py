@@ -141,8 +141,8 @@ def _make_sqlite(path: Path) -> None:
 
 
 class _Sqlite(RDBStorage):
-    """One in which the end of a trial survives a power cut, with all that was written before it:
-    the log is synced then, as synchronous=FULL would do after each write."""
+    """SQLite storage that syncs its log at the end of a trial, so that it survives a power cut;
+    synchronous=FULL would do so after each write."""
 
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
@@ -274,11 +274,10 @@ _BLOCK = 1 << 16  # bytes that are read at once
 
 
 class RepairedJournal(JournalFileBackend):
-    """A journal whose last line is whole whenever something is added to it.
+    """Journal whose last line is whole whenever something is added to it."""
 
-    A process that dies while it writes, and a full disk, leave half a line, to which Optuna would
-    glue the next record. It was never acknowledged: it is cut off before each record.
-    """
+    # A process that dies while it writes, and a full disk, leave half a line, to which Optuna would
+    # glue the next record. It was never acknowledged: it is cut off before each record.
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,13 +23,12 @@ _Storage = TypeVar("_Storage", bound=BaseStorage)
 
 
 def retried(storage: _Storage, shown: str, seconds: float = RETRY_SECONDS) -> _Storage:
-    """Let every call of `storage` try again, with growing pauses, while its server is away.
-
-    Each call is one transaction, and all may be made twice: a second result of the same trial is
-    recognised, a trial that was created in vain is unowned, so that the next claim fails it, and
-    knobs that were enqueued in vain are tried twice, but for those of a trial that is tried again
-    (`Claims`). After `seconds` the call raises RunError, which shows the storage as `shown`.
-    """
+    """Let every call of `storage` try again, with growing pauses, while its server is away; after
+    `seconds` it raises RunError, which shows the storage as `shown`."""
+    # Each call is one transaction, and all may be made twice: a second result of the same trial is
+    # recognised, a trial that was created in vain is unowned, so that the next claim fails it, and
+    # knobs that were enqueued in vain are tried twice, but for those of a trial that is tried again
+    # (`Claims`).
     for name in sorted(BaseStorage.__abstractmethods__):
         setattr(storage, name, _retried_call(storage, name, shown, seconds))
     return storage
@@ -99,7 +98,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a driver said, in one line."""
+    """Shorten a driver's error to one line."""
     while isinstance(error, StorageInternalError) and error.__cause__ is not None:
         error = error.__cause__
     said = error.orig if isinstance(error, DBAPIError) else error

@@ -91,9 +91,9 @@ def remember_server(text: str) -> str:
 
 
 def as_named(url: URL) -> URL:
-    """The URL with the password and the settings that the user gave for its server. Raises RunError
-    for a server that the user has not named and for settings of another: whoever sent a run folder
-    may have written where its study lies."""
+    """Add the password and settings that the user gave for this server. Raises RunError for a
+    server or settings that the user has not named."""
+    # Whoever sent a run folder may have written where its study lies.
     if kind_of(url) in _FILES:
         return url
     named = _named.get(_server(url)) or _named_by_environment(url)
@@ -124,7 +124,7 @@ def _named_by_environment(url: URL) -> URL:
 
 
 def _server(url: URL) -> tuple[object, ...]:
-    """What a password is for."""
+    """Identify the server that a password belongs to."""
     return url.username, url.port, *_hosts(url), *url.normalized_query.get("port", ())
 
 

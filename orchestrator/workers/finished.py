@@ -25,7 +25,8 @@ class Finished:
         self._numbers: dict[SearchMethod, list[int]] = {}
 
     def new_and_repeats(self, members: Sequence[Member]) -> tuple[list[Member], list[Member]]:
-        """Those to search; and those that have a twin, finished or among the others."""
+        """Split members into those to search and those with a twin, finished or among the
+        others."""
         self._read_finished()
         new: dict[SearchMethod, Member] = {}
         repeats = []

@@ -199,7 +199,7 @@ def address(folder: RunFolder, storage: str | None) -> str:
 
 
 def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
-    """What all trials read, checked; and what tells the study from another."""
+    """Read and check the inputs of all trials, and define the study."""
     quiet_libraries()
     check_engine(study.engine, device)
     optuna.logging.set_verbosity(optuna.logging.WARNING)

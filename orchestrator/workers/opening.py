@@ -65,11 +65,8 @@ def open_study(
     *,
     own: bool,
 ) -> optuna.Study:
-    """The Optuna study of the folder, made or continued; the caller holds the folder's lock. A
-    storage of the folder's `own` has this study, that of its teacher, and no other.
-
-    Raises RunError if folder or storage hold another study, or trials of one that is gone.
-    """
+    """Make or continue the Optuna study; the caller holds the folder's lock. Raises RunError if
+    folder or storage hold another study, or trials of one that is gone."""
     begun = any(
         known.study_name == study.name and DEFINITION in known.user_attrs
         for known in storage.get_all_studies()
@@ -155,9 +152,8 @@ def join_study(
 
 
 def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
-    """Bind folder and study to each other, if the storage, a URL without a password, lies
-    elsewhere. Raises RunError if either is bound to another, and for a copy of a folder that is at
-    work or has more models."""
+    """Bind folder and study to each other if the storage lies elsewhere. Raises RunError if either
+    is bound to another, or the folder is a copy."""
     if folder.is_own(storage):
         return
     home = outer.user_attrs.get(HOME)

@@ -24,7 +24,7 @@ _RATIO = "target_ratio"
 
 
 def earlier_runs(study: Study) -> list[RunRecord]:
-    """Those that the study begins with. Raises RunError for one that tells nothing of its knobs."""
+    """Read the runs that the study begins with. Raises RunError for one with other knobs."""
     runs = [read_run(folder) for folder in study.warm_start]
     for run in runs:
         _check(run, study)
@@ -55,15 +55,12 @@ def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -
 def warm_start(
     study: Study, definition: Mapping[str, str], features: Mapping[str, float]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The first knobs, each behind a text that says where they come from.
-
-    First the largest and the smallest target ratio of the space, if it has one, the other knobs
-    drawn: they stand for the ends of the front. Then the fronts of the runs, at most half of the
-    wanted trials: that of the nearest task first (`distances`), and of equally near ones that of
-    the most similar run (whose definition differs in the fewest entries), then as they are named.
-    Knobs outside this study's ranges are moved to their edge. Raises RunError for a run that tells
-    nothing of these knobs.
-    """
+    """First knobs, each behind a text with its source. Raises RunError for a run of other knobs."""
+    # First the largest and the smallest target ratio of the space, if it has one, the other knobs
+    # drawn: the ends of the front. Then the fronts of the runs, at most half of the wanted trials:
+    # that of the nearest task first (`distances`), of equally near ones that of the most similar run
+    # (whose definition differs in the fewest entries), then as they are named. Knobs outside this
+    # study's ranges are moved to their edge.
     runs = earlier_runs(study)
 
     def differences(run: RunRecord) -> int:

@@ -1,4 +1,4 @@
-"""One worker's loop: claim a population, search it as one program, tell each trial; again."""
+"""Loop of a worker: claim a population, search it as one program, tell each trial; again."""
 
 import math
 import random
@@ -46,7 +46,7 @@ _IDLE = 2.0  # seconds at most until a worker without a trial looks again
 
 
 class Worker:
-    """One worker at work on an open study."""
+    """Worker on an open study."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class Worker:
             self._tell_result(number, twin.result, f", copied from trial {twin.number}")
 
     def _score(self, found: SearchResult) -> dict[str, Scored]:
-        """What was found, scored on the study's task, "", and on others by their folders."""
+        """Score the model on the study's task, "", and on others by their folders."""
         tasks = {"": self._scored(found, self.bench)}
         numbers = {} if found.forgotten is None else {"forgotten": found.forgotten}
         for (name, bench), own in zip(self.bench.beside.items(), found.beside, strict=True):
@@ -388,7 +388,7 @@ class Worker:
 
 
 def _numbers(name: str, bench: Workbench, model: Measured | Score) -> dict[str, float]:
-    """What a model is worth on another task, as `Measured.beside` has it."""
+    """Name the metrics of a model on another task, as `Measured.beside` has them."""
     what = f"{name} {bench.metric}"
     return {what: model.metric, f"{what} held out": model.heldout_metric}
 

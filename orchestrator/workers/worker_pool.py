@@ -104,7 +104,7 @@ def launch_workers(
 
 
 def default_workers(device: str) -> int:
-    """One for each GPU that the device's name leaves open, and else one."""
+    """Count the GPUs that the device's name leaves open, at least 1."""
     return max(1, len(visible_gpus())) if device == "auto" else 1
 
 
@@ -235,7 +235,7 @@ _RESTARTS = 3
 
 @contextmanager
 def tasks(backend: str, address: str | None) -> Iterator[Submit]:
-    """What submits to the cluster. Raises RunError if it does not answer within seconds."""
+    """Connect to the cluster. Raises RunError if it does not answer within seconds."""
     try:
         connect = {"dask": _dask, "ray": _ray}[backend]
     except KeyError:
