@@ -58,9 +58,9 @@ class FilteredStudy(optuna.Study):
         states: Container[TrialState] | None = None,
         use_cache: bool = False,
     ) -> list[FrozenTrial]:
-        kept = self._keep(super()._get_trials(deepcopy=False, use_cache=use_cache))
-        found = [trial for trial in kept if states is None or trial.state in states]
-        return copy.deepcopy(found) if deepcopy else found
+        trials = self._keep(super()._get_trials(deepcopy=False, use_cache=use_cache))
+        selected = [trial for trial in trials if states is None or trial.state in states]
+        return copy.deepcopy(selected) if deepcopy else selected
 
 
 def all_trials(study: optuna.Study) -> list[FrozenTrial]:

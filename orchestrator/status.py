@@ -169,8 +169,8 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
     for trial in running:
         worker, began = trial.attributes.get(WORKER), trial.started or 0.0
         claimed[worker] = min(began, claimed.get(worker, math.inf))
-    whole = [t for t in counted if t.end <= claimed.get(t.attributes.get(WORKER), math.inf)]
-    recent = sorted(whole or counted, key=attrgetter("end"))[-_RECENT:]
+    ended = [t for t in counted if t.end <= claimed.get(t.attributes.get(WORKER), math.inf)]
+    recent = sorted(ended or counted, key=attrgetter("end"))[-_RECENT:]
     if not recent:
         return None
     begin, end = min(trial.started or 0.0 for trial in recent), recent[-1].end
@@ -182,7 +182,7 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
         return min(max(inside / lasts, 0.0), 1.0)
 
     clock = BusyClock(records)
-    trials = [*counted, *(running if whole else ())]
+    trials = [*counted, *(running if ended else ())]
     return sum(map(share, trials)) / (clock(end) - clock(begin))
 
 

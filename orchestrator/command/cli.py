@@ -129,14 +129,14 @@ def status(
     if (run is None) == (storage is None):
         raise RunError("name either a run folder or a storage", "storage")
     if run is not None:
-        found = run_status(run)
+        state = run_status(run)
     else:
         assert storage is not None
-        found = storage_status(storage, name)
+        state = storage_status(storage, name)
     if as_json:
-        typer.echo(json.dumps(found.document(), indent=2))
+        typer.echo(json.dumps(state.document(), indent=2))
     else:
-        for line in found.lines():
+        for line in state.lines():
             say(Console(), line)
 
 
@@ -164,8 +164,12 @@ def front(run: RunPath, as_json: AsJson = False) -> None:
 
     record = read_run(run)
     if as_json:
-        one = expected_of(pareto_view(record))
-        expected = one and {"trial": one.trial.number, "why": one.reasons, "metric": one.expected}
+        pick = expected_of(pareto_view(record))
+        expected = pick and {
+            "trial": pick.trial.number,
+            "why": pick.reasons,
+            "metric": pick.expected,
+        }
         typer.echo(json.dumps({**front_document(record), "expected": expected}, indent=2))
     else:
         show_front(record, Console())
@@ -413,15 +417,16 @@ def compress(
 
     quiet_libraries()
     with unattended(), interrupted("finished trials are kept, run the same command to go on"):
-        found = compress_model(model, **options, command=_again(context), say=say_to_stderr)
-    done = found.deployed
+        compressed = compress_model(model, **options, command=_again(context), say=say_to_stderr)
+    done = compressed.deployed
     typer.echo(f"{done.folder}  ({done.what()})")
-    typer.echo(f"  {done.worth(found.run.metric_name)}")
-    if not found.passed:
+    typer.echo(f"  {done.worth(compressed.run.metric_name)}")
+    if not compressed.passed:
         typer.echo("  it does not pass the gate: it is the nearest")
-    for line in found.advice:
+    for line in compressed.advice:
         typer.echo(f"  {line}")
-    typer.echo(f"all that was tried, in {found.seconds:.0f} s: {found.run.folder / 'report.html'}")
+    report_file = compressed.run.folder / "report.html"
+    typer.echo(f"all that was tried, in {compressed.seconds:.0f} s: {report_file}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -65,8 +65,8 @@ def polish(
         RunError: for another study, or a trial that is not finished.
         UserError: for data that cannot be read.
     """
-    own = run.folder if run.folder.name.strip(".") else run.folder.resolve()
-    folder = own.with_name(own.name + POLISHED) if out is None else Path(out)
+    source = run.folder if run.folder.name.strip(".") else run.folder.resolve()
+    folder = source.with_name(source.name + POLISHED) if out is None else Path(out)
     polishing = _study(run, study, folder, trials, epochs)
     _lend_cache(RunFolder(run.folder), RunFolder(folder))
     return launch(
@@ -143,5 +143,5 @@ def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
     """The teacher, its answers and states again: written once each, and named by their content."""
     if lender.cache.is_dir() and not taker.cache.exists():
         with atomic_write(taker.cache) as unfinished:
-            own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet
-            shutil.copytree(lender.cache, unfinished, ignore=own, copy_function=link_or_copy)
+            ignored = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet
+            shutil.copytree(lender.cache, unfinished, ignore=ignored, copy_function=link_or_copy)

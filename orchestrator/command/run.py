@@ -226,7 +226,7 @@ def load_run(folder: str | Path) -> Run:
 
 def run_of(record: RunRecord) -> Run:
     """Wrap a record as a `Run`."""
-    return Run(**{one.name: getattr(record, one.name) for one in fields(record)})
+    return Run(**{field.name: getattr(record, field.name) for field in fields(record)})
 
 
 def run_in(folder: Path) -> Run | None:

@@ -41,9 +41,9 @@ def show_front(run: RunRecord, console: Console) -> None:
     view = pareto_view(run)
     if not run.front:
         say(console, answer(view))
-    if one := expected_of(view):
-        value = f"expected {run.metric_name} on other rows {one.expected:.4f}"
-        say(console, f"trial {one.trial.number}: {', '.join(one.reasons)}; {value}")
+    if pick := expected_of(view):
+        value = f"expected {run.metric_name} on other rows {pick.expected:.4f}"
+        say(console, f"trial {pick.trial.number}: {', '.join(pick.reasons)}; {value}")
 
 
 def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -> None:

@@ -85,13 +85,13 @@ def application(source: str | Path) -> App:
         return sources
 
     def sources() -> Sources:
-        return {"" if run == folder else run.name: own for run, own in readable().items()}
+        return {"" if run == folder else run.name: source for run, source in readable().items()}
 
     def artifacts() -> list[Any]:
         return [
             store
-            for run, own in readable().items()
-            for study in own.studies()
+            for run, source in readable().items()
+            for study in source.studies()
             for store in stores_of(study.user_attrs, RunFolder(run))
         ]
 

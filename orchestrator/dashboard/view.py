@@ -70,16 +70,16 @@ class DashboardView(BaseStorage):
 
     def _places(self) -> list[int]:
         with self._lock:
-            found = list(self._find().items())
-            self._known += [source for source in found if source not in self._known]
-            return [self._known.index(source) for source in found]
+            sources = list(self._find().items())
+            self._known += [source for source in sources if source not in self._known]
+            return [self._known.index(source) for source in sources]
 
     def _own(self, shared: int) -> tuple[int, BaseStorage, int]:
         """Resolve an id of the view: index of the source, its storage, its own id."""
-        place, own = divmod(shared, _IDS)
+        place, local = divmod(shared, _IDS)
         if place >= len(self._known):
             raise KeyError(f"no study or trial {shared}")
-        return place, self._known[place][1].storage, own
+        return place, self._known[place][1].storage, local
 
     def _called(self, place: int, name: str) -> str:
         prefix, _ = self._known[place]
@@ -115,42 +115,42 @@ class DashboardView(BaseStorage):
         raise KeyError(f"no study {study_name}")
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        place, storage, own = self._own(study_id)
-        return self._called(place, storage.get_study_name_from_id(own))
+        place, storage, local = self._own(study_id)
+        return self._called(place, storage.get_study_name_from_id(local))
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        _, storage, own = self._own(study_id)
-        return storage.get_study_directions(own)
+        _, storage, local = self._own(study_id)
+        return storage.get_study_directions(local)
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        _, storage, own = self._own(study_id)
-        return storage.get_study_user_attrs(own)
+        _, storage, local = self._own(study_id)
+        return storage.get_study_user_attrs(local)
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        place, storage, own = self._own(study_id)
-        return self._attributes(storage.get_study_system_attrs(own), place)
+        place, storage, local = self._own(study_id)
+        return self._attributes(storage.get_study_system_attrs(local), place)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        place, storage, own = self._own(trial_id)
-        return self._trial(storage.get_trial(own), place)
+        place, storage, local = self._own(trial_id)
+        return self._trial(storage.get_trial(local), place)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        place, storage, own = self._own(study_id)
-        trials = storage.get_all_trials(own, deepcopy, states)
+        place, storage, local = self._own(study_id)
+        trials = storage.get_all_trials(local, deepcopy, states)
         return [self._trial(trial, place) for trial in trials]
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         if not _NOTES.fullmatch(key):
             _refuse()
-        _, storage, own = self._own(study_id)
+        _, storage, local_id = self._own(study_id)
 
         def local(found: re.Match[str]) -> str:
             return f"{found[1]}{self._own(int(found[2]))[2]}{found[3]}"
 
         try:
-            storage.set_study_system_attr(own, _OF_TRIAL.sub(local, key), value)
+            storage.set_study_system_attr(local_id, _OF_TRIAL.sub(local, key), value)
         except (StorageInternalError, OSError) as error:
             reason = f"the note cannot be saved: the run cannot be written ({reason_of(error)})"
             raise HTTPError(403, reason) from error
@@ -174,8 +174,8 @@ class ArtifactsView:
     def open_reader(self, artifact_id: str) -> BinaryIO:
         for store in self._find():
             with suppress(ArtifactNotFound):
-                found: BinaryIO = store.open_reader(artifact_id)
-                return found
+                reader: BinaryIO = store.open_reader(artifact_id)
+                return reader
         raise ArtifactNotFound("not found")
 
     write = remove = _refuse
@@ -235,8 +235,8 @@ def guarded(app: App, state: Callable[[], object], forget: Callable[[], object])
             )
         if method == "GET" and _DETAIL.fullmatch(path):
             return _detail(app, forget, environ, start_response, answered, state())
-        own = path == "/" or path.startswith(_PAGES)
-        return app(environ, start_response if own else _with_safe_headers(start_response))
+        page = path == "/" or path.startswith(_PAGES)
+        return app(environ, start_response if page else _with_safe_headers(start_response))
 
     return answer
 
@@ -250,8 +250,8 @@ def _refuse_request(start_response: StartResponse, reason: str) -> Iterable[byte
 
 def _with_safe_headers(start_response: StartResponse) -> StartResponse:
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-        kept = [(k, v) for k, v in headers if k.lower() != "access-control-allow-origin"]
-        return start_response(status, kept + _SAFE, *rest)
+        safe = [(k, v) for k, v in headers if k.lower() != "access-control-allow-origin"]
+        return start_response(status, safe + _SAFE, *rest)
 
     return start
 
@@ -266,40 +266,40 @@ def _detail(
 ) -> Iterable[bytes]:
     """A study with its best trials among the feasible ones, which may be older than those that the
     browser lacks. Trials are asked for that it lacks, or that ran when it was last asked."""
-    found = re.fullmatch(r"after=(\d+)", environ.get("QUERY_STRING", ""))
-    after, path, trials = int(found[1]) if found else 0, environ["PATH_INFO"], []
-    known, first = answered.get(path), 0
-    if known is None or state is None or state != known.state or after < known.trials:
+    query = re.fullmatch(r"after=(\d+)", environ.get("QUERY_STRING", ""))
+    after, path, trials = int(query[1]) if query else 0, environ["PATH_INFO"], []
+    answer, first = answered.get(path), 0
+    if answer is None or state is None or state != answer.state or after < answer.trials:
         if state is not None:
             forget()
-        before = [] if known is None else known.study["best_trials"]
-        first = 0 if known is None else min(after, known.ended)
-        told, body = _asked(app, {**environ, "QUERY_STRING": f"after={first}"})
-        if not told["status"].startswith("200"):
-            start_response(told["status"], told["headers"])
+        before = [] if answer is None else answer.study["best_trials"]
+        first = 0 if answer is None else min(after, answer.ended)
+        response, body = _asked(app, {**environ, "QUERY_STRING": f"after={first}"})
+        if not response["status"].startswith("200"):
+            start_response(response["status"], response["headers"])
             return [body]
         study = json.loads(body)
         trials = study.pop("trials")
         older = [trial for trial in before if trial["number"] < first]
         study["best_trials"] = _best([*older, *trials], study["directions"])
-        headers = [(k, v) for k, v in told["headers"] if k.lower() != "content-length"]
+        headers = [(k, v) for k, v in response["headers"] if k.lower() != "content-length"]
         running = (n for n, trial in enumerate(trials) if trial["state"] in ("Running", "Waiting"))
         ended = first + next(running, len(trials))
-        known = answered[path] = _Known(state, headers, study, first + len(trials), ended)
-    body = json.dumps({**known.study, "trials": trials[after - first :]}).encode()
-    start_response("200 OK", [*known.headers, ("Content-Length", str(len(body)))])
+        answer = answered[path] = _Known(state, headers, study, first + len(trials), ended)
+    body = json.dumps({**answer.study, "trials": trials[after - first :]}).encode()
+    start_response("200 OK", [*answer.headers, ("Content-Length", str(len(body)))])
     return [body]
 
 
 def _asked(app: App, environ: Environ) -> tuple[dict[str, Any], bytes]:
     """Status and headers, and the body, of what the dashboard answers."""
-    told: dict[str, Any] = {}
+    response: dict[str, Any] = {}
 
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:
-        told.update(status=status, headers=headers)
+        response.update(status=status, headers=headers)
 
     body = b"".join(app(environ, start))
-    return told, body
+    return response, body
 
 
 def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mapping[str, Any]]:

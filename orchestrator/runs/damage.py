@@ -15,8 +15,8 @@ _NEEDED = ("architecture.json", "result.json")
 
 def damaged_trials(run: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
     """A line on each damaged file of these trials."""
-    found = {number: damages(RunFolder(run).trial(number)) for number in numbers}
-    return {number: lines for number, lines in found.items() if lines}
+    lines_of = {number: damages(RunFolder(run).trial(number)) for number in numbers}
+    return {number: lines for number, lines in lines_of.items() if lines}
 
 
 def damages(folder: Path) -> list[str]:
@@ -29,9 +29,9 @@ def damages(folder: Path) -> list[str]:
 
 def damaged_files(folder: Path, files: Iterable[Path]) -> list[str]:
     """The lines on files alone."""
-    known = [file for file in sorted(files) if file.suffix in _CHECKS and file.is_file()]
-    found = [(file.relative_to(folder).as_posix(), _CHECKS[file.suffix](file)) for file in known]
-    return [f"{name} {line}" for name, line in found if line is not None]
+    checked = [file for file in sorted(files) if file.suffix in _CHECKS and file.is_file()]
+    lines = [(file.relative_to(folder).as_posix(), _CHECKS[file.suffix](file)) for file in checked]
+    return [f"{name} {line}" for name, line in lines if line is not None]
 
 
 def _json(file: Path) -> str | None:

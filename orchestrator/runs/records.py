@@ -294,8 +294,8 @@ def own_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 def _is_own(trial: FrozenTrial) -> bool:
     """Whether maskfront claimed, failed or finished an Optuna trial, or may claim it."""
     marks = {RESULT} if trial.state is TrialState.COMPLETE else {WORKER, FAILURE}
-    told = trial.state in _STATES and not marks.isdisjoint(trial.user_attrs)
-    return told or trial.state is TrialState.WAITING
+    claimed = trial.state in _STATES and not marks.isdisjoint(trial.user_attrs)
+    return claimed or trial.state is TrialState.WAITING
 
 
 def foreign_trials(study: optuna.Study) -> tuple[int, ...]:
@@ -375,11 +375,11 @@ def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
     RunError for what no version of maskfront writes."""
     where = f"{where}: trial {trial.number}'s"
     attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
-    told = {name: attributes.pop(name, None) for name in (RESULT, FAILURE, BEGAN, LAST_SEEN)}
+    times = {name: attributes.pop(name, None) for name in (RESULT, FAILURE, BEGAN, LAST_SEEN)}
     for name, hint in _HINTS.items():
-        as_type(hint, {**attributes, **told}.get(name), f"{where} {name}")
-    started, ended = _span(trial, told[BEGAN], told[LAST_SEEN])
-    failure = told[FAILURE] or "its process ended before the trial did"
+        as_type(hint, {**attributes, **times}.get(name), f"{where} {name}")
+    started, ended = _span(trial, times[BEGAN], times[LAST_SEEN])
+    failure = times[FAILURE] or "its process ended before the trial did"
     record = TrialRecord(
         number=trial.number,
         state=_STATES[trial.state],
@@ -393,7 +393,7 @@ def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
     )
     if trial.state is not TrialState.COMPLETE:
         return record
-    result = _measured(TrialResult, told[RESULT], f"{where} {RESULT}")
+    result = _measured(TrialResult, times[RESULT], f"{where} {RESULT}")
     return FinishedTrial(**{**vars(record), "result": result})
 
 

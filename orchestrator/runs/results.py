@@ -127,12 +127,12 @@ def missed_aims(
     model: Measured, at_least: Mapping[str, float], at_most: Mapping[str, float]
 ) -> dict[str, float]:
     """`TrialResult.aims` of a model; milliseconds are those of a study that counts them."""
-    found = {}
+    excesses = {}
     for sign, word, aims in ((-1, ">=", at_least), (1, "<=", at_most)):
         for name, aim in aims.items():
             value = model.cost if name == "ms" else getattr(model, name)
-            found[f"{name} {word} {aim:g}"] = sign * (value - aim) / (abs(aim) or 1)
-    return found
+            excesses[f"{name} {word} {aim:g}"] = sign * (value - aim) / (abs(aim) or 1)
+    return excesses
 
 
 def divergence_texts(model: Measured) -> list[str]:

@@ -36,32 +36,32 @@ def in_words(kind: str) -> str:
 def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
     """Kinds to show of these models, each with the units of the unpruned one, or where that has
     none of the kind the most of any. Left out: kinds of which no more is gone than with a head."""
-    found = {}
+    kinds = {}
     for kind in dict.fromkeys((*_WORDS, *chain(*models))):
         having = [sizes for sizes in models if kind in sizes]
         if kind in _OF_WHOLE and having:
-            found[kind] = (_OF_WHOLE[kind],) * len(having[0][kind])
+            kinds[kind] = (_OF_WHOLE[kind],) * len(having[0][kind])
         elif not all(_left_with_heads(kind, sizes, full) for sizes in having):
             most = zip_longest(*(sizes[kind] for sizes in having), fillvalue=0)
-            found[kind] = tuple(full[kind] if kind in full else map(max, most))
-    return found
+            kinds[kind] = tuple(full[kind] if kind in full else map(max, most))
+    return kinds
 
 
 def in_numbers(sizes: Sizes, full: Sizes) -> dict[str, list[str]]:
     """Units that are left, as text: by kind, for each layer such as "3 of 12"."""
     return {
-        in_words(kind): [f"{n:,} of {all_:,}" for n, all_ in zip(sizes[kind], whole, strict=False)]
-        for kind, whole in shown([sizes], full).items()
+        in_words(kind): [f"{n:,} of {all_:,}" for n, all_ in zip(sizes[kind], units, strict=False)]
+        for kind, units in shown([sizes], full).items()
     }
 
 
 def _left_with_heads(kind: str, sizes: Sizes, full: Sizes) -> bool:
     """Whether a layer lacks no more units of this kind than its missing heads had."""
-    known = {kind, "heads"} <= sizes.keys() & full.keys()
-    if kind not in (*_OF_HEADS, *_OF_ATTENTION) or not known:
+    comparable = {kind, "heads"} <= sizes.keys() & full.keys()
+    if kind not in (*_OF_HEADS, *_OF_ATTENTION) or not comparable:
         return False
     layers = zip(sizes[kind], full[kind], sizes["heads"], full["heads"], strict=False)
     return all(
-        left == (whole * heads // (all_heads or 1) if kind in _OF_HEADS else whole * bool(heads))
-        for left, whole, heads, all_heads in layers
+        left == (units * heads // (all_heads or 1) if kind in _OF_HEADS else units * bool(heads))
+        for left, units, heads, all_heads in layers
     )

@@ -47,13 +47,15 @@ def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
     for place, (kind, of_layers) in enumerate(kinds.items()):
         left = _MARGIN + place * _KIND
         draw.text((left, 10), in_words(kind), fill=_INK)
-        for number, (kept, whole) in enumerate(zip(sizes[kind], of_layers, strict=False)):
+        for number, (left_of_layer, units) in enumerate(zip(sizes[kind], of_layers, strict=False)):
             top = 30 + number * _ROW
             draw.rectangle((left, top, left + _BAR - 1, top + _CELL), fill=_GONE)
-            if kept:
-                long = max(round(_BAR * kept / whole), 1)  # one neuron of 1,536 is seen, too
+            if left_of_layer:
+                long = max(
+                    round(_BAR * left_of_layer / units), 1
+                )  # one neuron of 1,536 is seen, too
                 draw.rectangle((left, top, left + long - 1, top + _CELL), fill=_KEPT)
-            draw.text((left + _BAR + 10, top + 5), f"{kept:,} of {whole:,}", fill=_INK)
+            draw.text((left + _BAR + 10, top + 5), f"{left_of_layer:,} of {units:,}", fill=_INK)
     picture.save(target, optimize=True)
 
 
@@ -84,17 +86,17 @@ def write_trial(folder: Path, tasks: Mapping[str, Scored]) -> None:
 def _write(folder: Path, task: Scored) -> None:
     from objectives.students.bert.exporting import save_model, save_tokenizer  # torch
 
-    found = task.found
+    search = task.found
     folder.mkdir(parents=True)
-    (folder / _ARCHITECTURE).write_text(found.architecture.to_json())
+    (folder / _ARCHITECTURE).write_text(search.architecture.to_json())
     (folder / _RESULT).write_text(task.result.to_json())
     write_answers(folder / ANSWERS, task.answers)
     with (folder / _CURVE).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, dict.fromkeys(chain.from_iterable(found.curve)))
+        writer = csv.DictWriter(file, dict.fromkeys(chain.from_iterable(search.curve)))
         writer.writeheader()
-        writer.writerows(found.curve)
-    draw_heat_map(found.architecture.sizes(), task.full, folder / _HEAT_MAP)
-    save_model(found.model, folder / MODEL)
+        writer.writerows(search.curve)
+    draw_heat_map(search.architecture.sizes(), task.full, folder / _HEAT_MAP)
+    save_model(search.model, folder / MODEL)
     save_tokenizer(task.tokenizer, folder / MODEL)
 
 

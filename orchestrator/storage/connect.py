@@ -289,16 +289,16 @@ class RepairedJournal(JournalFileBackend):
         """Add records, all or none, on disk when this returns. Raises OSError."""
         record = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
         with kernel_lock(self._turns), open(self._journal, "r+b", buffering=0) as file:
-            whole = _end_of_last_line(file.fileno())
-            file.truncate(whole)
-            file.seek(whole)
+            end = _end_of_last_line(file.fileno())
+            file.truncate(end)
+            file.seek(end)
             try:
                 data = memoryview(record.encode())
                 while data:
                     data = data[file.write(data) :]
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(whole)
+                file.truncate(end)
                 raise
 
 

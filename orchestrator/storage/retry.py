@@ -67,8 +67,8 @@ def _retried_call(
 def _is_told(
     storage: BaseStorage, trial_id: int, state: Any = None, values: Any = None, *_: Any, **__: Any
 ) -> bool:
-    known = storage.get_trial(trial_id)
-    return known.state == state and (known.values or None) == (values and list(values))
+    trial = storage.get_trial(trial_id)
+    return trial.state == state and (trial.values or None) == (values and list(values))
 
 
 def is_lost(error: BaseException) -> bool:
@@ -89,9 +89,11 @@ def is_lost(error: BaseException) -> bool:
 def is_full(error: BaseException) -> bool:
     """Whether a disk is full, here or of a server; by codes, as words may say anything."""
     for cause in causes(error):
-        own = cause.orig if isinstance(cause, DBAPIError) and cause.orig else cause
-        codes = [getattr(own, name, None) for name in ("errno", "sqlstate", "sqlite_errorname")]
-        codes += [code for code in own.args[:1] if isinstance(code, int)]  # PyMySQL's
+        driver_error = cause.orig if isinstance(cause, DBAPIError) and cause.orig else cause
+        codes = [
+            getattr(driver_error, name, None) for name in ("errno", "sqlstate", "sqlite_errorname")
+        ]
+        codes += [code for code in driver_error.args[:1] if isinstance(code, int)]  # PyMySQL's
         if not _FULL.isdisjoint(codes):
             return True
     return False
@@ -101,6 +103,6 @@ def reason_of(error: BaseException) -> str:
     """Shorten a driver's error to one line."""
     while isinstance(error, StorageInternalError) and error.__cause__ is not None:
         error = error.__cause__
-    said = error.orig if isinstance(error, DBAPIError) else error
-    details = getattr(said, "details", None)  # of a grpc.RpcError
-    return " ".join(str(details() if callable(details) else said).split())
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    details = getattr(cause, "details", None)  # of a grpc.RpcError
+    return " ".join(str(details() if callable(details) else cause).split())

@@ -83,8 +83,8 @@ def remember_server(text: str) -> str:
     which the URL has or the environment has for it, and the settings: `as_named` knows them."""
     url = parse_url(text)
     if kind_of(url) not in _FILES:
-        known = _named.get(_server(url), url).password
-        password = url.password or known or os.environ.get(PASSWORD)
+        earlier = _named.get(_server(url), url).password
+        password = url.password or earlier or os.environ.get(PASSWORD)
         know_password(str(password or ""))
         _named[_server(url)] = url if url.username is None else url.set(password=password)
     return hidden(url)
@@ -109,15 +109,15 @@ def as_named(url: URL) -> URL:
 
 def _named_by_environment(url: URL) -> URL:
     entries = (entry.partition("?") for entry in os.environ.get(HOST, "").split(","))
-    known = dict.fromkeys(_HERE, "") | {host: query for host, _, query in entries}
-    if strange := [host for host in _hosts(url) if host not in known]:
+    queries = dict.fromkeys(_HERE, "") | {host: query for host, _, query in entries}
+    if strange := [host for host in _hosts(url) if host not in queries]:
         trust = shlex.quote(f"{HOST}={','.join(strange)}")
         raise RunError(
             f"storage {hidden(url)} comes from a run folder, and you have not named its server; "
             f"set {trust} if you know it, or name its whole URL",
             "storage",
         )
-    query = "&".join(filter(None, map(known.get, _hosts(url))))
+    query = "&".join(filter(None, map(queries.get, _hosts(url))))
     settings = parse_url(f"{url.drivername}://?{query}").query if query else {}
     password = None if url.username is None else os.environ.get(PASSWORD)
     return url.set(password=password, query=settings)

@@ -212,8 +212,8 @@ def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> 
     """Enqueue the knobs of a trial that is about to be failed, unless a killed worker did already;
     `limited` if its worker died or ended with it."""
     # A death counts against knobs that trained alone, which are dropped after `_MOST_DEATHS`; where
-    # others trained beside them, any of these may be to blame, so that each is tried alone. Optuna's
-    # own retry would carry over artifacts, and constraints, which cannot be set twice.
+    # others trained beside them, any of these may be to blame, so that each is tried alone.
+    # Optuna's own retry would carry over artifacts, and constraints, which cannot be set twice.
     knobs = knobs_of(trial)
     attributes = {**OWN, RETRY_OF: trial.number}
     deaths = trial.user_attrs.get(DEATHS_ALONE)

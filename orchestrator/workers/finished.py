@@ -44,8 +44,8 @@ class Finished:
         for number in self._numbers.get(method.canonical(), ()):
             record = trial_record(all_trials(self._outer)[number])
             folder = self._folder.trial(number)
-            whole = (folder / MODEL).is_dir() and not damages(folder)
-            if isinstance(record, FinishedTrial) and whole:
+            intact = (folder / MODEL).is_dir() and not damages(folder)
+            if isinstance(record, FinishedTrial) and intact:
                 return record
         return None
 

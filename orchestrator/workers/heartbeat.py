@@ -145,7 +145,7 @@ class Watch:
         # storage may have been away for all workers.
         now = self._clock()
         passed, self._looked = min(now - self._looked, GRACE / 4), now
-        return {n for n, known in workers.items() if known.ended or self._is_dead(known, passed)}
+        return {n for n, record in workers.items() if record.ended or self._is_dead(record, passed)}
 
     def _is_dead(self, record: WorkerRecord, passed: float) -> bool:
         free = _has_free_lock(record, self._folder)

@@ -44,7 +44,7 @@ def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:
     if stopped is None and patience is not None:
         ended = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         records = [trial_record(trial) for trial in ended]
-        growth = last_growth([one for one in records if isinstance(one, FinishedTrial)])
+        growth = last_growth([record for record in records if isinstance(record, FinishedTrial)])
         if len(records) - max(growth, attributes.get(BEFORE, 0)) >= patience:
             stopped = f"the front has not grown for {patience} finished trials (Study.patience)"
             outer.set_user_attr(STOPPED, stopped)

@@ -164,12 +164,12 @@ def opened(
     inputs, definition = read_study(study, device)
     shown = hidden(parse_url(url))
     with folder.locked():
-        own = folder.is_own(shown)
-        if own and not folder.database.exists():
+        local = folder.is_own(shown)
+        if local and not folder.database.exists():
             # Before an empty database lies where the lost one belongs.
             opening.check_no_trials(folder)
         opened_storage = server or open_storage(url)
-        outer = opening.open_study(study, folder, opened_storage, definition, note, own=own)
+        outer = opening.open_study(study, folder, opened_storage, definition, note, own=local)
         opening.bind_folder(folder, outer, shown)
         opening.check_room(url, living(outer, folder), options.workers)
         opening.describe(outer, study, device, options.timeout)
@@ -187,11 +187,11 @@ def address(folder: RunFolder, storage: str | None) -> str:
     folder.check_no_links()
     if storage is None:
         return folder.storage
-    known, asked = folder.shown_storage, hidden(parse_url(storage))
-    if known != asked and (folder.address.exists() or folder.database.exists()):
+    remembered, asked = folder.shown_storage, hidden(parse_url(storage))
+    if remembered != asked and (folder.address.exists() or folder.database.exists()):
         raise RunError(
-            f"'{folder.path}' has its study in {known}, not in {asked}; leave the storage out, "
-            "or choose another folder",
+            f"'{folder.path}' has its study in {remembered}, not in {asked}; leave the storage "
+            "out, or choose another folder",
             "storage",
             "out",
         )

@@ -120,20 +120,20 @@ class Worker:
             student_is_new=self.bench.problem.student_is_new,
             beside={
                 what: number
-                for name, own in self.bench.beside.items()
-                for what, number in _numbers(name, own, own.unpruned).items()
+                for name, extra in self.bench.beside.items()
+                for what, number in _numbers(name, extra, extra.unpruned).items()
             },
         )
         if records.UNPRUNED in self.outer.user_attrs:
-            known = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
-            if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
+            earlier = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
+            if (earlier.unit, earlier.cost_full) != (unpruned.unit, unpruned.cost_full):
                 raise RunError(
-                    f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, but is now "
-                    f"{unpruned.cost_full} {unpruned.unit}; use the same device, threads, torch "
-                    "and cache folder as before, or give the study another name"
+                    f"'{self.folder.path}': ratio 1 was {earlier.cost_full} {earlier.unit}, but "
+                    f"is now {unpruned.cost_full} {unpruned.unit}; use the same device, threads, "
+                    "torch and cache folder as before, or give the study another name"
                 )
         tasks = {"": self.bench, **self.bench.beside}
-        teachers = {name: own.teacher_answers["select"].numpy() for name, own in tasks.items()}
+        teachers = {name: extra.teacher_answers["select"].numpy() for name, extra in tasks.items()}
         check_teachers(self.folder, teachers)
         write_rows(
             self.folder,
@@ -241,7 +241,7 @@ class Worker:
         search = scored()
         while True:
             try:
-                told = next(search, None)
+                scored_outcome = next(search, None)
             except (OSError, MaskfrontError):
                 raise
             except TrialTimeoutError as error:
@@ -249,9 +249,9 @@ class Worker:
             except Exception as error:  # a trial may fail in any way; the study goes on
                 reason = f"{type(error).__name__}: {error}"
                 return reason, "out of memory" if out_of_memory(error) else "raised"
-            if told is None:
+            if scored_outcome is None:
                 return "the method returned no outcome for it", "done"
-            self._tell(*told)  # what fails here is no fault of the trial's
+            self._tell(*scored_outcome)  # what fails here is no fault of the trial's
 
     def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
         """Keep with each trial what decides its last digits beside its knobs, before it begins: if
@@ -290,8 +290,8 @@ class Worker:
             for what, worth in result.beside.items():  # by themselves, to be seen and drawn
                 trial.set_user_attr(what, worth)
             trial.set_user_attr(records.RESULT, asdict(result))
-            told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
-            assert told.state is TrialState.COMPLETE, told.state
+            frozen = self.outer.tell(trial, [float(result.value()), float(result.cost)])
+            assert frozen.state is TrialState.COMPLETE, frozen.state
             missed = "" if result.missed is None else f", {result.missed}"
             ratio, reached, asked = map(
                 results.ratio_text, (result.ratio, result.reached, result.target_ratio)
@@ -336,11 +336,11 @@ class Worker:
         """Score the model on the study's task, "", and on others by their folders."""
         tasks = {"": self._scored(found, self.bench)}
         numbers = {} if found.forgotten is None else {"forgotten": found.forgotten}
-        for (name, bench), own in zip(self.bench.beside.items(), found.beside, strict=True):
-            scored = tasks[f"{BESIDE}/{name}"] = self._scored(own, bench)
+        for (name, bench), extra in zip(self.bench.beside.items(), found.beside, strict=True):
+            scored = tasks[f"{BESIDE}/{name}"] = self._scored(extra, bench)
             numbers |= _numbers(name, bench, scored.result)
-            if own.forgotten is not None:
-                numbers[f"{name} forgotten"] = own.forgotten
+            if extra.forgotten is not None:
+                numbers[f"{name} forgotten"] = extra.forgotten
         result = replace(tasks[""].result, beside=numbers)
         aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
         return {**tasks, "": tasks[""]._replace(result=replace(result, aims=aims))}

@@ -128,12 +128,12 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
 
 
 def _work(packed: bytes, number: int, arguments: Mapping[str, Any], own_process: bool) -> Ended:
-    own = dict(arguments)
-    console = Console(quiet=own.pop("quiet"))
+    settings = dict(arguments)
+    console = Console(quiet=settings.pop("quiet"))
     try:
         # A launch in the background of a script ignores SIGINT, and so would its processes.
         with unattended(), interruptible("launch again to go on", always=own_process):
-            work(cloudpickle.loads(packed), number=number, console=console, **own)
+            work(cloudpickle.loads(packed), number=number, console=console, **settings)
     except KeyboardInterrupt:
         return number, "interrupted"
     except MaskfrontError as error:
@@ -150,9 +150,9 @@ def _processes(
     """A process for each job, each its own executor: when one dies, loky ends its whole pool."""
     pools = [
         ProcessPoolExecutor(
-            max_workers=1, env=own, initializer=begin_worker, initargs=(os.getpid(),)
+            max_workers=1, env=environment, initializer=begin_worker, initargs=(os.getpid(),)
         )
-        for own in environments
+        for environment in environments
     ]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -282,8 +282,8 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
             aside.submit(asyncio.run, _handshake(address)).result()
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, MemoryError) as error:  # the last: another protocol
-        said = str(error) or "silence"
-        raise RunError(f"no Dask scheduler answers at {address} ({said})") from error
+        reason = str(error) or "silence"
+        raise RunError(f"no Dask scheduler answers at {address} ({reason})") from error
     with client:
         if not client.scheduler_info()["workers"]:
             raise RunError(f"the Dask cluster at {address} has no workers; start some")
