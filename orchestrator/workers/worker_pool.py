@@ -25,17 +25,16 @@ from rich.console import Console
 from objectives.device import choose_device, visible_gpus
 from objectives.errors import MaskfrontError
 from orchestrator.errors import RunError
-from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
-from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.records import UNPRUNED, RunRecord
 from orchestrator.signals import begin_worker, check_interrupted, interruptible, unattended
 from orchestrator.storage.connect import CONNECT_SECONDS
 from orchestrator.storage.urls import as_named, parse_url
 from orchestrator.study import Study
 from orchestrator.study_file import own_modules
 from orchestrator.terminal import say
-from orchestrator.workers.claims import HALT, Claims
+from orchestrator.workers.claims import HALT
 from orchestrator.workers.limits import finished_trials, why_it_ends
-from orchestrator.workers.loop import LaunchOptions, address, opened, work, writing
+from orchestrator.workers.loop import LaunchOptions, OpenRun, address, opened, work, writing
 from orchestrator.workers.worker import Callback, call_back
 
 _LOOK = 1.0  # seconds between two looks at the workers and at the study
@@ -68,7 +67,7 @@ def launch_workers(
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))
-        outer, _ = stack.enter_context(opened(study, folder, options, recorded, note))
+        run = stack.enter_context(opened(study, folder, options, recorded, note))
         token = secrets.token_hex(8)
         arguments = {
             "out": str(folder.path.absolute()),
@@ -86,21 +85,19 @@ def launch_workers(
         else:
             running = [submit(_work, jobs)]
         try:
-            ended = _follow(running, folder, outer, callbacks, note)
+            ended = _follow(running, run, callbacks, note)
         except KeyboardInterrupt:
             if submit is not None:
-                outer.set_user_attr(HALT, token)
+                run.outer.set_user_attr(HALT, token)
                 note("workers stop after their current trials; Ctrl-C again stops them at once")
                 wait(running)
             raise
-        draws = study.sampler is not None
-        claims = Claims(outer, folder, study.knobs, "", study.trials, draws=draws)
-        finished = finished_trials(outer)
-        done = why_it_ends(outer, study.patience) is not None or (finished and claims.exhausted)
-        if finished < study.trials and not done:
-            raise RunError(_unfinished(study, outer, ended))
+        claims, finished = run.claims(), finished_trials(run.outer)
+        over = why_it_ends(run.outer, study.patience) is not None
+        if finished < study.trials and not over and not (finished and claims.exhausted):
+            raise RunError(_unfinished(study, run.outer, ended))
         claims.fail_orphans()
-        return record_of(outer, folder.path)
+        return run.record()
 
 
 def default_workers(device: str) -> int:
@@ -177,14 +174,13 @@ def _processes(
 
 def _follow(
     running: Sequence[Future[Any]],
-    folder: RunFolder,
-    outer: optuna.Study,
+    run: OpenRun,
     callbacks: Sequence[Callback],
     note: Callable[[str], object],
 ) -> list[Ended]:
     """Wait until all workers have ended; tell of those that did before the study was finished."""
     ended: list[Ended] = []
-    pending, shown = set(running), finished_trials(outer)
+    pending, shown = set(running), finished_trials(run.outer)
     while pending:
         check_interrupted()
         done, pending = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
@@ -196,11 +192,11 @@ def _follow(
                     if pending:
                         note(
                             "  the others go on and retry its trials; `maskfront work` with "
-                            f"the folder '{folder.path}' adds another worker"
+                            f"the folder '{run.folder.path}' adds another worker"
                         )
-        finished = finished_trials(outer)
-        if finished != shown and UNPRUNED in outer.user_attrs:
-            call_back(callbacks, outer, folder, note)
+        finished = finished_trials(run.outer)
+        if finished != shown and UNPRUNED in run.outer.user_attrs:
+            call_back(callbacks, run.outer, run.folder, note)
             shown = finished
     return ended
 
