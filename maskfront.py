@@ -111,8 +111,9 @@ _ROOT = Path(__file__).resolve().parent
 def _is_ours(package: str) -> bool:
     """Whether `import package` gives ours, not what lies beside the user's script."""
     spec = find_spec(package)
-    origin = spec and spec.origin  # None for a folder without __init__.py
-    return origin is not None and Path(origin).resolve().parent == _ROOT / package
+    if spec is None or spec.origin is None:  # a folder without __init__.py
+        return False
+    return Path(spec.origin).resolve().parent == _ROOT / package
 
 
 if not all(map(_is_ours, ("objectives", "orchestrator", "reports"))):

@@ -74,7 +74,11 @@ def _chosen(
 ) -> Cascade:
     """The cheapest cascade that meets the aim, or the nearest of those that are cheap enough."""
     if (most := aims["max_ms"]) is not None:
-        name, aim, cascade = "max_ms", f"takes at most {most:g} ms", most_agreeing_within(pairs, most)
+        name, aim, cascade = (
+            "max_ms",
+            f"takes at most {most:g} ms",
+            most_agreeing_within(pairs, most),
+        )
         fastest = min((pair.small.cost for pair in pairs), default=np.nan)
         nearest = f"the fastest model alone takes {fastest:.2f} ms"
     elif (metric := aims["min_metric"]) is not None:
