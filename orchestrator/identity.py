@@ -88,8 +88,8 @@ def _of_task(place: str, task: Task) -> dict[str, object]:
     default."""
     entries = {name: getattr(task, name) for name in ("metric", "max_length")}
     for name in ("multi_label", "thresholds", "truncation"):
-        if (own := getattr(task, name)) != getattr(type(task), name):
-            entries[name] = own
+        if (value := getattr(task, name)) != getattr(type(task), name):
+            entries[name] = value
     return {f"{place}.{name}": value for name, value in entries.items()}
 
 

@@ -96,7 +96,7 @@ def application(source: str | Path) -> App:
         ]
 
     readable()  # says at once what is wrong with all of them
-    return _guarded_view(sources, artifacts, lambda: _urls_of(readable()))
+    return _guarded_view(sources, artifacts, lambda: [RunFolder(run).storage for run in readable()])
 
 
 def _file_of(url: str) -> object:
@@ -107,10 +107,6 @@ def _file_of(url: str) -> object:
         at = Path(str(parse_url(url).database)).stat()
         return at.st_dev, at.st_ino
     return None
-
-
-def _urls_of(runs: Iterable[Path]) -> list[str]:
-    return [RunFolder(run).storage for run in runs]
 
 
 def _state_of(urls: Iterable[str]) -> object:

@@ -283,7 +283,12 @@ class RepairedJournal(JournalFileBackend):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._journal, self._turns = path, path.with_name(f"{path.name}.flock")
         super().__init__(str(path))
-        _check_is_journal(path)
+        with path.open("rb") as file:
+            start = file.readline(_BLOCK)
+        if start.strip(b"\0") and not start.startswith(b'{"op_code":'):  # a repair would spoil it
+            raise RunError(
+                f"'{path}' is not an Optuna journal; name another file after journal:///"
+            )
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add records, all or none, on disk when this returns. Raises OSError."""
@@ -312,11 +317,3 @@ def _end_of_last_line(file: int) -> int:
             return start + newline + 1
         end = start
     return 0
-
-
-def _check_is_journal(path: Path) -> None:
-    """Raise RunError for a file of another kind, which a repair would spoil."""
-    with path.open("rb") as file:
-        start = file.readline(_BLOCK)
-    if start.strip(b"\0") and not start.startswith(b'{"op_code":'):
-        raise RunError(f"'{path}' is not an Optuna journal; name another file after journal:///")

@@ -27,7 +27,6 @@ from orchestrator.runs.records import (
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.workers.heartbeat import (
     Watch,
-    WorkerRecord,
     end_record,
     launch_of,
     this_machine,
@@ -150,7 +149,7 @@ class Claims:
 
     def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
         workers = workers_of(self._outer)
-        dead = self._watch.dead(workers)
+        dead, outer = self._watch.dead(workers), self._outer
         lost = 0
         for trial in running:
             owner = trial.user_attrs.get(WORKER, "")
@@ -159,7 +158,10 @@ class Claims:
                 continue
             record = workers.get(owner)
             why = {LAST_SEEN: 0.0 if record is None else record.at}
-            retry: Retry = "always" if record and self._died_with_all(record) else "limited"
+            retry: Retry = "limited"
+            if record and record.machine != this_machine() and record.launch != launch_of(outer):
+                # Neither its machine nor its launch outlived it: no fault of its knobs.
+                retry = "always"
             if fail_trial(self._outer, self._folder, trial.number, why, retry):
                 lost += 1
                 again = _retries(self._outer, trial.number)
@@ -170,10 +172,6 @@ class Claims:
                 end_record(self._outer, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
         return lost
-
-    def _died_with_all(self, dead: WorkerRecord) -> bool:
-        """Whether neither its machine nor its launch outlived a worker: no fault of its knobs."""
-        return dead.machine != this_machine() and dead.launch != launch_of(self._outer)
 
 
 def fail_trial(

@@ -83,7 +83,13 @@ class Worker:
             before = self.counted
             if not self._population():
                 if self.claims.exhausted:
-                    self._check_any_finished()
+                    if not finished_trials(self.outer):
+                        elsewhere = "see the trials of the other workers"
+                        reason = self.failed[-1] if self.failed else elsewhere
+                        raise RunError(
+                            f"study '{self.study.name}': all of its {self.study.trials} trials "
+                            f"failed; the last one with: {reason}"
+                        )
                     return
                 # All that is wanted runs elsewhere, and may fail there.
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
@@ -96,20 +102,6 @@ class Worker:
                     f"study '{self.study.name}': {len(self.failed)} trials in a row failed; the "
                     f"last one with: {self.failed[-1]}"
                 )
-
-    def _check_any_finished(self) -> None:
-        if not finished_trials(self.outer):
-            reason = self.failed[-1] if self.failed else "see the trials of the other workers"
-            raise RunError(
-                f"study '{self.study.name}': all of its {self.study.trials} trials failed; the "
-                f"last one with: {reason}"
-            )
-
-    def _at_once(self) -> int:
-        device, workers = self.bench.problem.device, 1
-        if self.study.population == "auto" and device.startswith("cuda"):
-            workers = max(1, len(living(self.outer, self.folder)))
-        return int(min(self.most, self.study.at_once(device, workers)))
 
     def _record_unpruned(self) -> None:
         """Keep the score of the teacher, and name the two objectives. Raises RunError if the run's
@@ -163,8 +155,12 @@ class Worker:
     def _population(self) -> bool:
         """Claim, search and tell trials; none is left running, if the storage answers. False if
         there was none to claim."""
+        device, workers = self.bench.problem.device, 1
+        if self.study.population == "auto" and device.startswith("cuda"):
+            workers = max(1, len(living(self.outer, self.folder)))
+        most = int(min(self.most, self.study.at_once(device, workers)))
         try:
-            claimed = self.claims.take(self._at_once(), self.progress.note)
+            claimed = self.claims.take(most, self.progress.note)
             self.running = {trial.number: trial for trial in claimed}
             if not claimed:
                 return False

@@ -212,13 +212,13 @@ def _results(future: Future[Any], number: int) -> list[Ended]:
 
 def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> str:
     reasons, finished = {reason for _, reason in ended} - {None}, finished_trials(outer)
-    said = "; ".join(f"worker {number}: {reason}" for number, reason in ended)
+    endings = "; ".join(f"worker {number}: {reason}" for number, reason in ended)
     if len(reasons) == 1:
-        said = str(reasons.pop())
+        endings = str(reasons.pop())
     if not finished:
-        return said
+        return endings
     return (
-        f"no worker is left ({said}); {finished} of {study.trials} trials are finished and kept: "
+        f"no worker is left ({endings}); {finished} of {study.trials} trials are finished and kept: "
         "launch again to go on"
     )
 
