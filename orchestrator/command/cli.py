@@ -46,9 +46,9 @@ def _again(context: typer.Context) -> str:
     return shlex.join(["maskfront", *context.obj])
 
 
-@app.command()
+@app.command("run")
 @takes("orchestrator.command.launching:launch", "report", "command")
-def run(
+def _run(
     context: typer.Context,
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="A Python file with study = Study(...).")
@@ -67,9 +67,9 @@ def run(
         show_end(finished, console, study)
 
 
-@app.command()
+@app.command("work")
 @takes("orchestrator.workers.loop:work", "number", "token")
-def work(
+def _work(
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="The file that the study was run from.")
     ],
@@ -77,15 +77,15 @@ def work(
     **options: Any,
 ) -> None:
     """Add a worker to a study that `run` has started, from this or another machine."""
-    from orchestrator.workers.loop import work as join
+    from orchestrator.workers.loop import work
 
     with interrupted("other workers, or the next launch, take what is left"):
-        join(load_study(study, name), **options, console=Console())
+        work(load_study(study, name), **options, console=Console())
 
 
-@app.command()
+@app.command("lengths")
 @takes("objectives.workbench.lengths:lengths")
-def lengths(
+def _lengths(
     study: Annotated[Path, typer.Argument(metavar="STUDY.py", help="A file as `run` takes it.")],
     name: StudyName = "study",
     max_length: Annotated[
@@ -95,13 +95,13 @@ def lengths(
 ) -> None:
     """Show what a study's teacher is worth at several lengths of its texts; nothing is searched."""
     from objectives.device import quiet_libraries
-    from objectives.workbench.lengths import lengths as at_lengths
+    from objectives.workbench.lengths import lengths
 
     quiet_libraries()
     read = load_study(study, name)
     heads = ("length", "truncation", "cut off", "tokens", "seconds", read.task.metric, "95%")
     typer.echo("{:>7} {:>10} {:>8} {:>7} {:>8} {:>10} {:>15}".format(*heads))
-    for row in at_lengths(read.task, read.teacher, max_length, **options):
+    for row in lengths(read.task, read.teacher, max_length, **options):
         low, high = row.interval
         typer.echo(
             f"{row.max_length:7} {row.truncation:>10} {row.cut_off:8.1%} {row.tokens:7.1f} "
@@ -109,8 +109,8 @@ def lengths(
         )
 
 
-@app.command()
-def status(
+@app.command("status")
+def _status(
     run: Annotated[
         Path | None,
         typer.Argument(metavar="[RUN]", help="Run folder; or give --storage.", show_default=False),
@@ -140,8 +140,8 @@ def status(
             say(Console(), line)
 
 
-@app.command(name="serve-storage")
-def serve_storage(
+@app.command("serve-storage")
+def _serve_storage(
     storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
     host: Annotated[
@@ -149,14 +149,14 @@ def serve_storage(
     ] = "127.0.0.1",
 ) -> None:
     """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
-    from orchestrator.storage.proxy import serve_storage as serve
+    from orchestrator.storage.proxy import serve_storage
 
     with interrupted("the storage is no longer served"):
-        serve(storage, port, typer.echo, host)
+        serve_storage(storage, port, typer.echo, host)
 
 
-@app.command()
-def front(run: RunPath, as_json: AsJson = False) -> None:
+@app.command("front")
+def _front(run: RunPath, as_json: AsJson = False) -> None:
     """Show the Pareto front of a run."""
     from orchestrator.runs.records import front_document, read_run
     from reports.pareto import pareto_view
@@ -175,8 +175,8 @@ def front(run: RunPath, as_json: AsJson = False) -> None:
         show_front(record, Console())
 
 
-@app.command()
-def report(
+@app.command("report")
+def _report(
     runs: Annotated[
         list[Path],
         typer.Argument(metavar="RUN...", help="Run folders; several are drawn on the same axes."),
@@ -210,8 +210,8 @@ def report(
         ) from error
 
 
-@app.command()
-def dashboard(
+@app.command("dashboard")
+def _dashboard(
     source: Annotated[
         str, typer.Argument(metavar="RUN", help="A run, a folder of runs, or a storage's URL.")
     ],
@@ -225,9 +225,9 @@ def dashboard(
     serve(source, port, typer.echo)
 
 
-@app.command()
+@app.command("export")
 @takes("orchestrator.command.run:Run.export")
-def export(
+def _export(
     run: RunPath,
     int8: Annotated[
         bool, typer.Option("--int8", help="ONNX in int8 too, scored on the data of --study-file.")
@@ -259,14 +259,14 @@ def export(
 
     from objectives.device import quiet_libraries  # what was refused above need not wait for torch
     from orchestrator.runs.results import ratio_text
-    from reports.exporting.export import export as export_model
+    from reports.exporting.export import export
     from reports.exporting.hub import check_push, push
 
     if push_to_hub is not None:
         check_push(push_to_hub)
     quiet_libraries()
     study = None if study_file is None else load_study_of(study_file, record.name)
-    exported = export_model(
+    exported = export(
         record, number, out, onnx=onnx, int8=study if int8 else None, int4=study if int4 else None
     )
     result = next(trial.result for trial in record.finished if trial.number == number)
@@ -280,28 +280,28 @@ def export(
         typer.echo(push(out, push_to_hub))
 
 
-@app.command()
+@app.command("cascade")
 @takes("orchestrator.command.run:Run.cascade")
-def cascade(
+def _cascade(
     run: RunPath, study_file: StudyFile, *, out: Path, engine: str | None, **aims: Any
 ) -> None:
     """Write two models as one: the large one answers where the small one is unsure."""
     from objectives.device import quiet_libraries
     from objectives.engines.names import check_engines
-    from orchestrator.command.cascading import cascade as cascade_models
+    from orchestrator.command.cascading import cascade
     from orchestrator.runs.records import read_run
 
     quiet_libraries()
     record = read_run(run)
     served = None if engine is None else check_engines([engine])[0]
     study = load_study_of(study_file, record.name)
-    done = cascade_models(record, study, out, aims, served, say_to_stderr)
+    done = cascade(record, study, out, aims, served, say_to_stderr)
     typer.echo(f"{done.folder}  ({done.what()}; {done.worth(record.metric_name)})")
 
 
-@app.command()
+@app.command("polish")
 @takes("orchestrator.command.polishing:polish", "trials", "population", "workers", "command")
-def polish(
+def _polish(
     context: typer.Context,
     run: RunPath,
     study_file: StudyFile,
@@ -311,12 +311,12 @@ def polish(
     **options: Any,
 ) -> None:
     """Distil models of a run further, one by one, into a new run beside it."""
-    from orchestrator.command.polishing import polish as polish_models
+    from orchestrator.command.polishing import polish
     from orchestrator.runs.records import read_run
 
     record, console = read_run(run), Console()
     with unattended(), interrupted("finished trials are kept, polish again to go on"):
-        polished = polish_models(
+        polished = polish(
             record,
             load_study_of(study_file, record.name),
             trials=trial,
@@ -327,9 +327,9 @@ def polish(
     show_end(polished, console)
 
 
-@app.command()
+@app.command("bench")
 @takes("objectives.delivery.bench:bench")
-def bench(
+def _bench(
     models: Annotated[
         list[Path],
         typer.Argument(
@@ -360,13 +360,12 @@ def bench(
             "text to label, and bfloat16 and int8 are scored, as is the unpruned model.",
         ),
     ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
     as_json: AsJson = False,
-    *,
-    device: str,
     **options: Any,
 ) -> None:
     """Time models side by side: FLOPs ratio against milliseconds and megabytes."""
-    from objectives.delivery.bench import bench as bench_models
+    from objectives.delivery.bench import bench
     from objectives.device import choose_device, quiet_libraries
     from objectives.engines.names import check_engines
     from orchestrator.runs.records import read_run
@@ -380,7 +379,7 @@ def bench(
     if record is None and study_file is not None:
         raise RunError("a study file needs a run: name the run folder, not models", "study_file")
     if record is None:
-        time_all = partial(bench_models, models)
+        time_all = partial(bench, models)
     else:
         study = None if study_file is None else load_study_of(study_file, record.name)
         time_all = partial(bench_front, record, study)
@@ -402,9 +401,9 @@ def bench(
             typer.echo(f"kept in {file}; maskfront report shows it")
 
 
-@app.command()
+@app.command("compress")
 @takes("orchestrator.command.compressing:compress", "command")
-def compress(
+def _compress(
     context: typer.Context,
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A fine-tuned classifier: folder or hub name.")
@@ -413,11 +412,11 @@ def compress(
 ) -> None:
     """Make a classifier small and fast in minutes, as far as a gate allows, without labels."""
     from objectives.device import quiet_libraries
-    from orchestrator.command.compressing import compress as compress_model
+    from orchestrator.command.compressing import compress
 
     quiet_libraries()
     with unattended(), interrupted("finished trials are kept, run the same command to go on"):
-        compressed = compress_model(model, **options, command=_again(context), say=say_to_stderr)
+        compressed = compress(model, **options, command=_again(context), say=say_to_stderr)
     done = compressed.deployed
     typer.echo(f"{done.folder}  ({done.what()})")
     typer.echo(f"  {done.worth(compressed.run.metric_name)}")

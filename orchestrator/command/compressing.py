@@ -241,7 +241,7 @@ def _check_reach(
     """Raise RunError where no model can pass, or where labels would narrow what the model says."""
     share = aims["min_agreement"] or aims["min_metric_kept"] or GATE
     gated = aims["max_ms"] is None and not take_nearest
-    if gated and enough(share, planning.Sizes.of(texts).vouching) is None:
+    if gated and enough(share, planning.RoleSizes.of(texts).vouching) is None:
         more = _more_texts(1.0, share, texts)
         raise RunError(
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
@@ -304,7 +304,7 @@ def _study(
     check_lengths(model, max_length)
     speed = planning.seconds_of_an_answer(model, counts.some, max_length)
     texts = planning.affordable(counts.texts, _ANSWERING * seconds / speed)
-    task = replace(table, **asdict(planning.Sizes.of(texts, counts.labels)))
+    task = replace(table, **asdict(planning.RoleSizes.of(texts, counts.labels)))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
     study = Study(
         name=name,
@@ -366,7 +366,7 @@ def _chosen(
     else:
         name, aim, reached = "min_metric_kept", least_kept, nearest.metric / max(original, 1e-9)
         what = f"keeps {least_kept:.1%} of the {rows.metric}"
-    rows_that_vouch = planning.Sizes.of(texts).vouching
+    rows_that_vouch = planning.RoleSizes.of(texts).vouching
     more = _more_texts(reached, aim, texts) if least_kept is None else None
     raise RunError(
         f"no model {what}, with 95% confidence on {rows_that_vouch} texts; the nearest, "
@@ -381,7 +381,7 @@ def _chosen(
 def _more_texts(reached: float, share: float, texts: int) -> int | None:
     """How many more texts the gate would need at the same share; None if no number would do."""
     for more in (int(texts * 1.1**power) for power in range(1, 60)):
-        rows = planning.Sizes.of(more).vouching
+        rows = planning.RoleSizes.of(more).vouching
         needed = enough(share, rows)
         if needed is not None and needed <= reached * rows:
             return more - texts

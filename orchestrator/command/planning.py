@@ -71,7 +71,7 @@ ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RoleSizes:
     """Rows of each role."""
 
     train: int
@@ -124,13 +124,13 @@ def at_once(texts: int) -> list[Knobs]:
     which tells how fast this machine is."""
     if texts < _ENOUGH:
         return [_cut(ratio) for ratio in (0.8, 0.65, 0.5)]
-    return [_cell(1, _TRIED, Sizes.of(texts).train), _cut(0.65)]
+    return [_cell(1, _TRIED, RoleSizes.of(texts).train), _cut(0.65)]
 
 
 def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> list[Knobs]:
     """Plan further trials, the most valuable first, for this many seconds, after those of
     `at_once`. `teacher`: seconds of the unpruned model for one text."""
-    train = Sizes.of(texts).train
+    train = RoleSizes.of(texts).train
     step = _seconds_of_a_step(run, train)
     if step is None:
         return []
@@ -170,7 +170,7 @@ def advice(run: RunRecord, texts: int) -> list[str]:
             f"with {_ENOUGH:,} texts or more (these are {texts:,}) compress also trains small "
             "classifiers on your model's answers, which are several times as fast"
         ]
-    train = Sizes.of(texts).train
+    train = RoleSizes.of(texts).train
     steps = max((_steps(trial.knobs, train) for trial in run.finished), default=0)
     if steps < 0.8 * _WHOLE:
         return [

@@ -63,7 +63,7 @@ _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
 _HEAT_MAP = "architecture.png"
 
 
-class Scored(NamedTuple):
+class ScoredOutcome(NamedTuple):
     """Outcome of a trial on one task, scored."""
 
     found: SearchResult
@@ -75,7 +75,7 @@ class Scored(NamedTuple):
     """The sizes of the unpruned model."""
 
 
-def write_trial(folder: Path, tasks: Mapping[str, Scored]) -> None:
+def write_trial(folder: Path, tasks: Mapping[str, ScoredOutcome]) -> None:
     """Write the folder, whole or not at all. That of the study's task is called "", others by their
     place in it. Raises OSError if the disk refuses."""
     with atomic_write(folder) as unfinished:
@@ -83,7 +83,7 @@ def write_trial(folder: Path, tasks: Mapping[str, Scored]) -> None:
             _write(unfinished / place, task)
 
 
-def _write(folder: Path, task: Scored) -> None:
+def _write(folder: Path, task: ScoredOutcome) -> None:
     from objectives.students.bert.exporting import save_model, save_tokenizer  # torch
 
     search = task.found

@@ -27,7 +27,7 @@ from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import RunRecord, record_of, unpruned_result
 from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import BESIDE, RunFolder
-from orchestrator.runs.trial_files import Scored, copy_trial, shown_files, write_trial
+from orchestrator.runs.trial_files import ScoredOutcome, copy_trial, shown_files, write_trial
 from orchestrator.signals import check_interrupted
 from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
@@ -222,11 +222,11 @@ class Worker:
         self._record_how(group)
         self.progress.search(self.study.trial_timeout)
 
-        def scored() -> Iterator[tuple[int, Outcome, Mapping[str, Scored]]]:
+        def scored() -> Iterator[tuple[int, Outcome, Mapping[str, ScoredOutcome]]]:
             for outcome in type(methods[0]).search(
                 methods, self.bench.problem, seed=self.study.seed, progress=self.progress
             ):
-                number, tasks = group[outcome.slot][0], dict[str, Scored]()
+                number, tasks = group[outcome.slot][0], dict[str, ScoredOutcome]()
                 if isinstance(outcome, SearchResult):
                     try:
                         tasks = self._score(outcome)
@@ -261,7 +261,7 @@ class Worker:
                 for name, value in how.items():
                     self.running[number].set_user_attr(name, value)
 
-    def _tell(self, number: int, outcome: Outcome, tasks: Mapping[str, Scored]) -> None:
+    def _tell(self, number: int, outcome: Outcome, tasks: Mapping[str, ScoredOutcome]) -> None:
         """Keep and tell one outcome; what was found is scored on each of the `tasks`."""
         if isinstance(outcome, SearchFailure):
             self._fail([number], outcome.reason)
@@ -328,7 +328,7 @@ class Worker:
             copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
             self._tell_result(number, twin.result, f", copied from trial {twin.number}")
 
-    def _score(self, found: SearchResult) -> dict[str, Scored]:
+    def _score(self, found: SearchResult) -> dict[str, ScoredOutcome]:
         """Score the model on the study's task, "", and on others by their folders."""
         tasks = {"": self._scored(found, self.bench)}
         numbers = {} if found.forgotten is None else {"forgotten": found.forgotten}
@@ -341,7 +341,7 @@ class Worker:
         aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
         return {**tasks, "": tasks[""]._replace(result=replace(result, aims=aims))}
 
-    def _scored(self, found: SearchResult, bench: Workbench) -> Scored:
+    def _scored(self, found: SearchResult, bench: Workbench) -> ScoredOutcome:
         answers = bench.answers(found.model, found.architecture)
         score = bench.score(found.model, found.architecture, answers)
         if not found.curve:  # trained on nothing
@@ -360,7 +360,7 @@ class Worker:
             tolerance=float(found.tolerance),
             budget_unit=unit,
         )
-        return Scored(
+        return ScoredOutcome(
             found,
             result,
             {role: logits.numpy() for role, logits in answers.items()},

@@ -218,8 +218,8 @@ def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> st
     if not finished:
         return endings
     return (
-        f"no worker is left ({endings}); {finished} of {study.trials} trials are finished and kept: "
-        "launch again to go on"
+        f"no worker is left ({endings}); {finished} of {study.trials} trials are finished and "
+        "kept: launch again to go on"
     )
 
 
