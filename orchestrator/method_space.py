@@ -25,10 +25,10 @@ from orchestrator.runs.records import METHOD
 if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
 
+# Combinations of extreme values that are looked at, to tell what a space allows.
 _MOST_CORNERS = 4096
-"""Combinations of extreme values that are looked at, to tell what a space allows."""
+# Choices that come back from a storage as they went in: a tuple would be a list.
 _STORED = (bool, int, float, str, type(None))
-"""Choices that come back from a storage as they went in: a tuple would be a list."""
 
 
 @dataclass(frozen=True)

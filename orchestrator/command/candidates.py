@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 _TIMED = 100  # texts of the selection split that are timed
+# Another engine is chosen only if it takes at most this share of the first one's time.
 _FASTER = 0.95
-"""Of the time in the first engine: what another takes at most, to be taken in its place."""
 
 
 @dataclass(frozen=True, eq=False)

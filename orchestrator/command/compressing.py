@@ -42,11 +42,11 @@ GATE = 0.95
 """Share of the texts that are answered as before, unless another gate is named. int8 alone changes
 an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
 _FEWEST = 20  # texts: fewer tell no two models apart
+# Share of the time in which the unpruned model answers texts; those beyond it are left out.
 _ANSWERING = 1 / 3
-"""Share of the time in which the unpruned model may answer the texts: of more some are left out."""
 _MOST = 6  # trials that are candidates
+# Time reserved for the end, as a multiple of the time to write the unpruned model.
 _SERVED = 5
-"""Times as long as writing the unpruned model, that all which comes after the trials may take."""
 
 
 @dataclass(frozen=True, kw_only=True)

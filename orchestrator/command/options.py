@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 _ROOT = Path(__file__).resolve().parents[2]
+# Types of options, by the annotation of the parameter, with what typer is told about each.
 _TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
     "bool": (bool, {}),
     "int": (int, {}),
@@ -26,7 +27,6 @@ _TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
         {"metavar": "K|auto", "parser": lambda text: text if text == "auto" else int(text)},
     ),
 }
-"""Types of options, by the annotation of the parameter, with what typer is told about each."""
 _PARAMETER = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _CODE = re.compile(r"`([^`]+)`")
 _Verb = TypeVar("_Verb", bound=Callable[..., None])

@@ -61,8 +61,8 @@ _FEWEST = 300  # steps of a cell that is worth its place
 _FEWEST_OF_CUT = 500  # steps of a distilled cut that is worth its place
 _ENOUGH = 1000  # texts from which on cells are trained
 _NEARLY = 0.7  # share of the training with which a model counts as trained
+# Share of the seconds that are planned: a machine may be slower later than it was at first.
 _PLANNED = 0.8
-"""Share of the seconds that are planned: a machine may be slower later than it was at first."""
 _DISTILLED = 0.25
 _SECOND_BLOCK = 1.5  # times as long as a cell of one block takes one of two
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too

@@ -28,13 +28,14 @@ from orchestrator.optuna_private import (
 from orchestrator.runs.records import TEACHER_OF
 from orchestrator.storage.retry import reason_of
 
+# More ids than a storage has of one kind: an id of the view is the local id plus the index of its
+# source times this.
 _IDS = 10**9
-"""More than a storage has of one kind: an id of the view is its own plus its place times this."""
+# System attribute in which the dashboard looks for constraints; Optuna 5 has one for each.
 _CONSTRAINTS = "constraints"
-"""System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
 _ARTIFACTS = "artifacts:"  # system attributes with this prefix are files of a trial
+# The dashboard keeps the notes of a trial at its study, under the trial's id.
 _OF_TRIAL = re.compile(r"(dashboard:)(\d+)(:.*)")
-"""The dashboard keeps the notes of a trial at its study, under the trial's id."""
 _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
 
 
@@ -192,8 +193,8 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 _HERE = ("127.0.0.1", "localhost")
 _READS = ("GET", "HEAD", "OPTIONS")
 _NOTE = re.compile(r"/api/studies/\d+(/\d+)?/note")
+# Pages of the dashboard itself; all else may be an artifact.
 _PAGES = ("/dashboard", "/static/", "/api/")
-"""What is the dashboard's own; all else may be an artifact."""
 _DETAIL = re.compile(r"/api/studies/\d+")
 _SAFE = [
     ("X-Content-Type-Options", "nosniff"),

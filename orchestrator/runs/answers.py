@@ -22,9 +22,9 @@ from orchestrator.runs.run_folder import RunFolder
 
 _ROLES = ("select", "heldout")
 _TEACHER = "teacher."
+# Root mean square of a difference, as a share of the spread of the logits: processors and GPUs
+# differ by 1e-3 of it at most, another fine-tuning by 0.1 and more.
 _ROUNDING = 0.01
-"""Root mean square of a difference, as a share of the spread of the logits: processors and GPUs
-differ by 1e-3 of it at most, another fine-tuning by 0.1 and more."""
 
 
 @dataclass(frozen=True, eq=False)

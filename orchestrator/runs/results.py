@@ -20,8 +20,8 @@ _COST_NAMES = {  # by the unit up to the "@"
     "bytes": "bytes",
     "bitops": "bit operations",
 }
+# Marks of Markdown in the middle of a line.
 _MARKS = re.compile(r"[\\`*|~$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])")
-"""What Markdown takes for marks in the middle of a line."""
 _ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of it
 
 

@@ -22,10 +22,10 @@ _WORDS = {
     "layers": "the layer itself",
     "ranks": "ranks of factored weights",
 }
+# Units of the unpruned model, for kinds that its sizes leave out.
 _OF_WHOLE = {"weight_bits": 32, "input_bits": 32, "attention_bits": 32, "layers": 1}
-"""What the unpruned model has of kinds that its sizes are silent on."""
+# Kinds that are removed with each head, and with the last head.
 _OF_HEADS, _OF_ATTENTION = ("query_key", "value"), ("query_inputs", "key_inputs", "value_inputs")
-"""Kinds that leave with each head, and with the last."""
 
 
 def in_words(kind: str) -> str:

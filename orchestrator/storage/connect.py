@@ -27,11 +27,11 @@ from orchestrator.storage.urls import as_named, hidden, is_file, kind_of, parse_
 
 CONNECT_SECONDS = 5  # how long a server may take to answer the first time
 _STUDIES = "studies"  # a table of every database of Optuna
+# Locks with which one process at a time makes the tables of a server, until it disconnects.
 _TURNS = {
     "postgresql": "SELECT pg_advisory_xact_lock(1835103590)",
     "mysql": f"SELECT GET_LOCK('maskfront', {CONNECT_SECONDS - 1})",
 }
-"""How one process at a time makes the tables of a server, until its connection is closed."""
 _LAST = "alembic_version"  # the table that Optuna makes last
 
 

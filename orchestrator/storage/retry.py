@@ -16,8 +16,8 @@ from orchestrator.errors import RunError
 
 RETRY_SECONDS = 120.0  # seconds for which a server may be away before a worker ends
 _LONGEST_PAUSE = 5.0
+# Codes of the system, PostgreSQL, SQLite and MySQL (its disk, and its table) for a full disk.
 _FULL = {errno.ENOSPC, errno.EDQUOT, "53100", "SQLITE_FULL", 1021, 1114}
-"""Codes of the system, PostgreSQL, SQLite and MySQL (its disk, and its table) for a full disk."""
 
 _Storage = TypeVar("_Storage", bound=BaseStorage)
 

@@ -18,15 +18,16 @@ HOST = "MASKFRONT_STORAGE_HOST"
 """Environment variable with the hosts that a run folder may name beside this machine, with commas
 between them; behind each, after a "?", what a URL may say of its certificates."""
 _HERE = ("", "localhost", "127.0.0.1", "::1")
+# URLs of the servers that the user has named to this process, with password, by `_server`.
 _named: dict[tuple[object, ...], URL] = {}
-"""URLs of the servers that the user has named to this process, with password, by `_server`."""
+# Settings that the URL of a run folder may have behind its "?".
 _PLACE = ("host", "port", "unix_socket")
-"""What a run folder may say behind the "?" of its URL."""
+# Settings that a user's URL may have there. PyMySQL would read any file of this machine that a URL
+# tells it to.
 _SETTINGS = (
     *_PLACE,
     *("charset", "sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca", "ssl_check_hostname"),
 )
-"""What a user may say there. PyMySQL would read any file of this machine that a URL tells it to."""
 _FILES = ("sqlite", "journal")
 _DRIVERS = {
     "postgres": "postgresql+psycopg",

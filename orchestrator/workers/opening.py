@@ -36,6 +36,7 @@ from orchestrator.workers.heartbeat import WorkerRecord, living, this_machine
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, earlier_runs
 
+# Messages for entries of a definition whose fingerprints differ.
 _CONTENTS = {
     "task.data": "the rows of the task or their roles (train, alpha, select, heldout) have changed",
     "teacher.checkpoint": (
@@ -46,7 +47,6 @@ _CONTENTS = {
     "augmentation.masked_lm": "the masked LM of the augmentation has changed",
     "augmentation.word_vectors": "the word vectors of the augmentation have changed",
 }
-"""Entries of a definition that may be fingerprints, and what it means where two of them differ."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/scaling.md has the figures
 

@@ -39,9 +39,9 @@ from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
 
+# A worker gives up when this many trials in a row have failed, in two populations at least, or when
+# all of its first two populations have.
 _MOST_FAILURES = 8
-"""A worker gives up when so many trials in a row have failed, in two populations at least, or when
-all of its first two populations have."""
 _IDLE = 2.0  # seconds at most until a worker without a trial looks again
 
 

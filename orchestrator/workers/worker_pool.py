@@ -225,8 +225,8 @@ def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> st
 
 Submit = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], "Future[list[Any]]"]
 """Starts a function once for each tuple of arguments; the future has their results."""
+# Restarts of a dead worker by Ray, as Dask has by itself; otherwise all end with it.
 _RESTARTS = 3
-"""How often Ray starts a worker that died again, as Dask does by itself: else all end with it."""
 
 
 @contextmanager
