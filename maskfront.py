@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import sys
-import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,37 +108,16 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
 _ROOT = Path(__file__).resolve().parent
 
 
-def _claim(*packages: str) -> None:
-    """Import our packages, whatever of their names lies beside the user's script.
-
-    Worker processes inherit the path. Raises ImportError if another is imported already.
-    """
-    hidden = False
-    for package in packages:
-        spec = find_spec(package)
-        origin = spec and spec.origin  # None for a folder without __init__.py
-        if origin and Path(origin).resolve() == _ROOT / package / "__init__.py":
-            continue
-        if package in sys.modules:
-            where = origin or next(iter(sys.modules[package].__path__))
-            raise ImportError(
-                f"maskfront has a package '{package}' of its own, and '{where}' was imported under "
-                "that name: rename it, or import maskfront first"
-            )
-        if origin:
-            warnings.warn(
-                f"`import {package}` now gives maskfront's own package, not '{origin}': rename "
-                "yours if you import it",
-                stacklevel=3,
-            )
-        hidden = True
-    if hidden:
-        sys.path.insert(0, str(_ROOT))
-    for package in packages:
-        import_module(package)
+def _is_ours(package: str) -> bool:
+    """Whether `import package` gives ours, not what lies beside the user's script."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:  # a folder without __init__.py
+        return False
+    return Path(spec.origin).resolve().parent == _ROOT / package
 
 
-_claim("objectives", "orchestrator", "reports")
+if not all(map(_is_ours, ("objectives", "orchestrator", "reports"))):
+    sys.path.insert(0, str(_ROOT))  # worker processes inherit it
 
 
 def _listed() -> dict[str, str]:

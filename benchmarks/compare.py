@@ -43,8 +43,7 @@ from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import prepare
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.workers.launch_options import LaunchOptions
-from orchestrator.workers.loop import run_study
+from orchestrator.workers.loop import LaunchOptions, run_study
 from reports.page.picture import write_picture
 from studies._quickstart_data import minilm
 

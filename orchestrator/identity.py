@@ -1,4 +1,5 @@
-"""What makes two runs the same study, and what the user named in it."""
+"""Definition of a study, by which two runs are the same one, and the sources that the user
+named."""
 
 from __future__ import annotations
 
@@ -28,13 +29,9 @@ def definition_of(
     augmentation: Mapping[str, object] | None = None,
     beside: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, str]:
-    """All that decides a trial's result, flat and printable; two runs with an equal one agree.
-    A folder's name and a function's identity do not count, but what they hold does.
-
-    Fingerprints are of the text, of what the teacher computes, of what a student computes that is
-    a checkpoint of its own, and `beside` of the text and teacher of each other task;
-    `augmentation` is an `Augmenter.definition`.
-    """
+    """Flatten all that decides a trial's result, from the study and fingerprints of text, teacher,
+    student and, in `beside`, other tasks; two runs with an equal definition agree."""
+    # A folder's name and a function's identity do not count, but what they hold does.
     parts: dict[str, Any] = {
         "name": study.name,
         "seed": study.seed,
@@ -51,19 +48,19 @@ def definition_of(
     if augmentation is not None:
         parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
     if study.beside:
-        parts["beside"] = ", ".join(one.task.name for one in study.beside)
-    for one in study.beside:
-        place, (text, model) = f"beside.{one.task.name}", (beside or {})[one.task.name]
-        parts |= {f"{place}.data": text, **dict(_entries(f"{place}.teacher", one.teacher))}
-        parts |= _of_task(place, one.task)
+        parts["beside"] = ", ".join(extra.task.name for extra in study.beside)
+    for extra in study.beside:
+        place, (text, model) = f"beside.{extra.task.name}", (beside or {})[extra.task.name]
+        parts |= {f"{place}.data": text, **dict(_entries(f"{place}.teacher", extra.teacher))}
+        parts |= _of_task(place, extra.task)
         parts[f"{place}.teacher.checkpoint"] = model
     parts |= {f"space.{name}": distribution_to_json(d) for name, d in study.knobs.items()}
     return {name: str(value) for name, value in parts.items()}
 
 
 def sources_of(study: Study) -> dict[str, str]:
-    """What the user named, for people to read: of a folder the end of its path and of a file
-    its name, so that a model card tells no home directory."""
+    """Names that the user gave, for people: the end of a folder's path, a file's name. So a model
+    card tells no home directory."""
     task = study.task
     first, *second = task.columns
     licenses = dict.fromkeys(map(license_of, study.teacher.checkpoints))
@@ -77,9 +74,9 @@ def sources_of(study: Study) -> dict[str, str]:
         "teacher license": ", ".join(filter(None, licenses)) or None,
         "teacher answers": Path(study.teacher.answers or "").name or None,
     }
-    for one in study.beside:
-        data = _data_names(one.task) | {"teacher": _end_of_path(one.teacher.name)}
-        named |= {f"{what} of {one.task.name}": text for what, text in data.items()}
+    for extra in study.beside:
+        data = _data_names(extra.task) | {"teacher": _end_of_path(extra.teacher.name)}
+        named |= {f"{what} of {extra.task.name}": text for what, text in data.items()}
     if study.student is not None:
         named["student"] = _end_of_path(study.student)
         named["student license"] = license_of(study.student)
@@ -87,12 +84,13 @@ def sources_of(study: Study) -> dict[str, str]:
 
 
 def _of_task(place: str, task: Task) -> dict[str, object]:
-    """What decides results beside the text; what came later only where it is no default."""
-    said = {name: getattr(task, name) for name in ("metric", "max_length")}
+    """Entries that decide results beside the text; later ones only where they differ from the
+    default."""
+    entries = {name: getattr(task, name) for name in ("metric", "max_length")}
     for name in ("multi_label", "thresholds", "truncation"):
-        if (own := getattr(task, name)) != getattr(type(task), name):
-            said[name] = own
-    return {f"{place}.{name}": value for name, value in said.items()}
+        if (value := getattr(task, name)) != getattr(type(task), name):
+            entries[name] = value
+    return {f"{place}.{name}": value for name, value in entries.items()}
 
 
 def _settings(study: Study) -> Iterator[tuple[str, object]]:
@@ -111,10 +109,10 @@ def _settings(study: Study) -> Iterator[tuple[str, object]]:
 
 
 def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
-    for own in fields(owner):
-        name, value = f"{place}.{own.name}", getattr(owner, own.name)
-        unset = own.metadata == LATER and value == own.default
-        if unset or not own.compare:  # a place, which decides nothing
+    for field in fields(owner):
+        name, value = f"{place}.{field.name}", getattr(owner, field.name)
+        unset = field.metadata == LATER and value == field.default
+        if unset or not field.compare:  # a place, which decides nothing
             continue
         if is_dataclass(value) and not isinstance(value, type):
             yield from _entries(name, value)
@@ -122,7 +120,7 @@ def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object
             yield name, ", ".join(entry.name for entry in value)
             for entry in value:
                 inner = f"{name}.{entry.name}"
-                yield from (one for one in _entries(inner, entry) if one[0] != f"{inner}.name")
+                yield from (item for item in _entries(inner, entry) if item[0] != f"{inner}.name")
         else:
             yield name, value
 

@@ -1,4 +1,4 @@
-"""One method and what is drawn of its settings: what its trials may be, and what is refused."""
+"""Search space of a method with its tuned settings: methods of trials, and refusals."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from orchestrator.runs.records import METHOD
 if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
 
+# Combinations of extreme values that are looked at, to tell what a space allows.
 _MOST_CORNERS = 4096
-"""Combinations of extreme values that are looked at, to tell what a space allows."""
+# Choices that come back from a storage as they went in: a tuple would be a list.
 _STORED = (bool, int, float, str, type(None))
-"""Choices that come back from a storage as they went in: a tuple would be a list."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class MethodSpace:
     def check(self) -> None:
         """Each knob is a field of the method, may have its extreme values, and does something.
         Raises UserError."""
-        known = settings(self.method)
+        fields = settings(self.method)
         for name, knob in self.space.items():
             shown = self.prefix + name
-            if name not in known:
-                names = sorted(self.prefix + place for place in known)
+            if name not in fields:
+                names = sorted(self.prefix + place for place in fields)
                 raise UserError(
                     f"Study.space names '{shown}', which is not among "
                     f"{', '.join(names)}{did_you_mean(shown, names)}"
@@ -107,8 +107,8 @@ class MethodSpace:
     @property
     def least_vocabulary(self) -> float:
         """The smallest share of the word pieces that a trial may keep."""
-        known = self.space.get("vocabulary")
-        return float(min(extremes(known)) if known else getattr(self.method, "vocabulary", 1))
+        knob = self.space.get("vocabulary")
+        return float(min(extremes(knob)) if knob else getattr(self.method, "vocabulary", 1))
 
     def _corners(self) -> Iterator[dict[str, Any]]:
         """The extreme values of all knobs, in every combination; of very many some at random."""

@@ -2,7 +2,6 @@
 it. Each function says why what is documented does not do."""
 
 import copy
-import warnings
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
@@ -16,22 +15,6 @@ from optuna.study._multi_objective import _fast_non_domination_rank
 from optuna.trial import FrozenTrial, TrialState
 
 __all__ = ["FrozenStudy"]  # what a storage says of a study; no public module has it
-
-TESTED = ("5.0.0",)
-"""Versions of Optuna with which the tests pass."""
-
-
-def warn_if_untested(version: str) -> None:
-    """Warn of another version than these."""
-    if version not in TESTED:
-        warnings.warn(
-            f"Optuna {version} was not tested with maskfront; install Optuna {', '.join(TESTED)}: "
-            "pip install -c constraints.txt -e .",
-            stacklevel=2,
-        )
-
-
-warn_if_untested(optuna.__version__)
 
 
 def storage_of(study: optuna.Study) -> BaseStorage:
@@ -58,9 +41,9 @@ class FilteredStudy(optuna.Study):
         states: Container[TrialState] | None = None,
         use_cache: bool = False,
     ) -> list[FrozenTrial]:
-        kept = self._keep(super()._get_trials(deepcopy=False, use_cache=use_cache))
-        found = [trial for trial in kept if states is None or trial.state in states]
-        return copy.deepcopy(found) if deepcopy else found
+        trials = self._keep(super()._get_trials(deepcopy=False, use_cache=use_cache))
+        selected = [trial for trial in trials if states is None or trial.state in states]
+        return copy.deepcopy(selected) if deepcopy else selected
 
 
 def all_trials(study: optuna.Study) -> list[FrozenTrial]:

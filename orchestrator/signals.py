@@ -1,4 +1,4 @@
-"""What reaches a process at work from outside: Ctrl-C, a terminal that closes, a parent that dies.
+"""Signals from outside: Ctrl-C, a terminal that closes, a parent that dies.
 
 Imports the standard library alone: a worker looks after its parent before it loads anything else.
 """
@@ -51,9 +51,8 @@ def check_interrupted() -> None:
 
 @contextmanager
 def interruptible(remark: str, *, always: bool = False) -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt, which `check_interrupted` raises again; a
-    script that it ends shows one line with the remark. A program's own handlers stay, and what it
-    ignores, unless `always`."""
+    """Raise KeyboardInterrupt at Ctrl-C and SIGTERM, which a script shows as one line with the
+    remark. A program's own handlers stay, unless `always`."""
     global _asked_to_stop
     if threading.current_thread() is not threading.main_thread():  # it gets no signals
         yield

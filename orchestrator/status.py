@@ -62,7 +62,7 @@ class Status:
     """A line on each damaged file of trials that would be on the front, if files are at hand."""
 
     def document(self) -> dict[str, Any]:
-        """As plain data: what `maskfront status --json` prints."""
+        """Plain data, as `maskfront status --json` prints it."""
         columns = ("metric", "divergence", "cost", "unit", "ratio")
         front = [
             {"trial": trial.number} | {name: getattr(trial.result, name) for name in columns}
@@ -158,18 +158,19 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
 
 
 def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
-    """Finished trials per second in which any trial was at work, over the time in which the latest
-    of them ran. A trial counts for the share of its own time that lies in it, also one that still
-    runs. Populations of which some trials have ended are left out, unless there are no others: on a
-    CPU they search together, and end one by one."""
+    """Rate of finished trials in the time in which the latest of them ran and any trial was at
+    work."""
+    # A trial counts for the share of its own time that lies in this, also one that still runs.
+    # Populations of which some trials have ended are left out, unless there are no others: on a CPU
+    # they search together, and end one by one.
     counted = [t for t in records if t.state == "finished" and t.seconds]
     running = [t for t in records if t.state == "running" and t.started]
     claimed: dict[Any, float] = {}  # by worker, which has one population at a time
     for trial in running:
         worker, began = trial.attributes.get(WORKER), trial.started or 0.0
         claimed[worker] = min(began, claimed.get(worker, math.inf))
-    whole = [t for t in counted if t.end <= claimed.get(t.attributes.get(WORKER), math.inf)]
-    recent = sorted(whole or counted, key=attrgetter("end"))[-_RECENT:]
+    ended = [t for t in counted if t.end <= claimed.get(t.attributes.get(WORKER), math.inf)]
+    recent = sorted(ended or counted, key=attrgetter("end"))[-_RECENT:]
     if not recent:
         return None
     begin, end = min(trial.started or 0.0 for trial in recent), recent[-1].end
@@ -181,7 +182,7 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
         return min(max(inside / lasts, 0.0), 1.0)
 
     clock = BusyClock(records)
-    trials = [*counted, *(running if whole else ())]
+    trials = [*counted, *(running if ended else ())]
     return sum(map(share, trials)) / (clock(end) - clock(begin))
 
 

@@ -67,9 +67,8 @@ class StrategySampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """A proposal that no trial has which is running or failed, if there is one: many workers
-        ask one after the other, and a strategy may propose the same until it learns. The finished
-        trials are learned first."""
+        """Learn the finished trials, and propose knobs that no running or failed trial has."""
+        # Many workers ask one after the other; a strategy may propose the same until it learns.
         self._learn(study)
         others = (TrialState.RUNNING, TrialState.FAIL)
         taken = [t.params for t in study.get_trials(deepcopy=False, states=others)]

@@ -44,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One study, complete. A study is never edited after its first trial: make a new one.
+    """Definition of a study. A study is never edited after its first trial: make a new one.
 
     A trial is the method with other values at some places, the knobs drawn from `space`.
     """
@@ -151,7 +151,7 @@ class Study:
                 "or a name on the hub"
             )
         several = self.method if isinstance(self.method, Mapping) else {"method": self.method}
-        if not several or not all(isinstance(one, SearchMethod) for one in several.values()):
+        if not several or not all(isinstance(method, SearchMethod) for method in several.values()):
             raise UserError(
                 f"Study.method is {self.method!r}; give one method, such as FisherSearch(), "
                 "or a dict of methods by name"
@@ -186,7 +186,7 @@ class Study:
 
     def _check_beside(self) -> None:
         """Other tasks have names of their own, and methods learn them or the study has none."""
-        names = [one.task.name for one in self.beside]
+        names = [extra.task.name for extra in self.beside]
         for name in names:
             if not _NAME.fullmatch(name) or [self.task.name, *names].count(name) > 1:
                 raise UserError(
@@ -202,25 +202,30 @@ class Study:
 
     def _check_first(self) -> None:
         """The first trials have knobs of the space; where nothing is drawn, they are all trials."""
-        known = self.knobs
+        distributions = self.knobs
         for knobs in self.first:
             if self._several and METHOD not in knobs:
                 raise UserError(f"Study.first holds {knobs!r}; add the method's name as 'method'")
             for name, value in knobs.items():
-                if name not in known or not applies(name, knobs):
-                    own = sorted(place for place in known if applies(place, knobs))
+                if name not in distributions or not applies(name, knobs):
+                    names = sorted(place for place in distributions if applies(place, knobs))
                     raise UserError(
                         f"Study.first names '{name}', which is not among "
-                        f"{', '.join(own)}{did_you_mean(name, own)}"
+                        f"{', '.join(names)}{did_you_mean(name, names)}"
                     )
-                if not holds(known[name], value):
+                if not holds(distributions[name], value):
                     raise UserError(
                         f"Study.first has {name} = {value!r}, which is outside "
-                        f"{known[name]}; change the value, or the range in Study.space"
+                        f"{distributions[name]}; change the value, or the range in Study.space"
                     )
         if self.sampler is None and (
             self.trials > len(self.first)
-            or any(name not in own for own in self.first for name in known if applies(name, own))
+            or any(
+                name not in names
+                for names in self.first
+                for name in distributions
+                if applies(name, names)
+            )
         ):
             raise UserError(
                 f"Study.sampler is None, so no knobs are drawn: give all knobs of all "
@@ -279,7 +284,8 @@ class Study:
 
     @property
     def method_name(self) -> str:
-        """As a run says it: "FisherSearch"; of several "cut: FisherSearch, cells: CellSearch"."""
+        """Names of the methods as a run has them: "FisherSearch"; "cut: FisherSearch, cells:
+        CellSearch"."""
         names = ((name, type(method).__name__) for name, method in self.methods.items())
         return ", ".join(f"{name}: {kind}" if name else kind for name, kind in names)
 
@@ -287,12 +293,12 @@ class Study:
     def spaces(self) -> tuple[str, ...]:
         """The kinds of units that its methods search, or may draw to search; a method that prunes
         nothing has none."""
-        found: list[str] = []
+        kinds: list[str] = []
         for part in self._parts.values():
-            found += getattr(part.method, "spaces", ())
+            kinds += getattr(part.method, "spaces", ())
             drawn = (knob for name, knob in part.space.items() if name.startswith("spaces["))
-            found += (space for knob in drawn for space in extremes(knob))
-        return tuple(dict.fromkeys(found))
+            kinds += (space for knob in drawn for space in extremes(knob))
+        return tuple(dict.fromkeys(kinds))
 
     @property
     def knobs(self) -> dict[str, BaseDistribution]:
@@ -343,14 +349,14 @@ class Study:
             check_priced("Study.cost 'latency'", Latency.priced, self.spaces)
 
     def _check_aims(self) -> None:
-        for where, aims, known in (
+        for where, aims, names in (
             ("at_least", self.at_least, ("metric",)),
             ("at_most", self.at_most, LIMITED),
         ):
             for name in aims:
-                if name not in known:
+                if name not in names:
                     raise UserError(
-                        f"Study.{where} names '{name}', which is not among {', '.join(known)}"
+                        f"Study.{where} names '{name}', which is not among {', '.join(names)}"
                     )
                 if name == "ms" and self.cost != "latency":
                     raise UserError("Study.at_most names 'ms', which only cost='latency' measures")
@@ -373,9 +379,9 @@ class Study:
 
 def _of_method(name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
     """The knobs of one of several methods, by its own places; the empty name has all."""
-    own = f"{name}."
+    prefix = f"{name}."
     return {
-        place.removeprefix(own): value
+        place.removeprefix(prefix): value
         for place, value in knobs.items()
-        if not name or place.startswith(own)
+        if not name or place.startswith(prefix)
     }

@@ -38,10 +38,10 @@ def load_study(path: str | Path, name: str = "study") -> Study:
     study = studies.get(name) or _named(module, name)
     if study is None:
         other = getattr(module, name, None)
-        found = f"no name `{name}`" if other is None else f"`{name}` is a {type(other).__name__}"
+        problem = f"no name `{name}`" if other is None else f"`{name}` is a {type(other).__name__}"
         shown = f"its studies are {', '.join(studies)}"
         remedy = shown if studies else "it must end in `study = Study(...)`"
-        raise RunError(f"study file '{path}': {found}; {remedy}")
+        raise RunError(f"study file '{path}': {problem}; {remedy}")
     return study
 
 
@@ -57,9 +57,8 @@ def load_study_of(path: Path, run_name: str) -> Study:
 
 
 def file_of(study: Study) -> Path | None:
-    """The file that a study is from: the study file that holds it, else the script at work; None
-    where there is none, as in a notebook, in a script that comes through a pipe, or of a study that
-    the command itself has made."""
+    """Find the file of a study: the study file that holds it, else the script at work."""
+    # There is none in a notebook, a script from a pipe, or for a study that the command made.
     module = sys.modules.get(_MODULE)
     if module is None or all(value is not study for value in vars(module).values()):
         module = sys.modules["__main__"]
@@ -112,8 +111,8 @@ def _run(path: Path) -> ModuleType:
     try:
         loader.exec_module(module)
     except Exception as error:
-        said = f"{_line_in(path, error)} raises {type(error).__name__}: {error}"
-        raise RunError(f"study file '{path}'{said}") from error
+        reason = f"{_line_in(path, error)} raises {type(error).__name__}: {error}"
+        raise RunError(f"study file '{path}'{reason}") from error
     finally:
         sys.path.remove(beside)
     return module

@@ -35,9 +35,8 @@ _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 def tune_teacher(
     study: Study, outer: optuna.Study, inputs: Inputs, session: Session
 ) -> tuple[str, ...]:
-    """Leave the tuned teacher in the cache if the study asks for one and it is not there; the
-    caller holds a lock. The choice is an attribute of `outer`, and a note. Raises UserError if no
-    trial has a finite loss, and RunError if the storage has another study of the name."""
+    """Tune the teacher if the study asks for it, and note the choice; the caller holds a lock.
+    Raises UserError without a finite loss, RunError for another study of the name."""
     study = replace(study, teacher=inputs.teacher)  # which is settled
     if study.teacher.trials:
         tune(inputs, session, lambda fine_tune: _best(study, outer, session, fine_tune))
@@ -53,7 +52,7 @@ def _best(
 ) -> PreTrainedModel:
     """The classifier of the lowest loss, once all trials have ended. Those that a killed launch has
     finished are not run again."""
-    tuning, kept = _opened(study, outer), None
+    tuning, best_model = _opened(study, outer), None
     while len(tuning.get_trials(deepcopy=False, states=_ENDED)) < study.teacher.trials:
         trial = tuning.ask()
         _draw(trial, study.teacher)
@@ -63,10 +62,10 @@ def _best(
             tuning.tell(trial, state=TrialState.PRUNED)
             continue
         tuning.tell(trial, loss)
-        told = _told({**trial.params, "selection loss": loss, "trial": trial.number})
-        session.progress.note(f"teacher trial {told}")
+        line = _told({**trial.params, "selection loss": loss, "trial": trial.number})
+        session.progress.note(f"teacher trial {line}")
         if tuning.best_trial.number == trial.number:
-            kept = model
+            best_model = model
     if not tuning.get_trials(deepcopy=False, states=_ENDED[:1]):
         raise UserError(
             f"teacher '{study.teacher.name}': no trial has a finite loss; lower "
@@ -74,36 +73,36 @@ def _best(
         )
     best = tuning.best_trial
     outer.set_user_attr(TUNED, {**best.params, "selection loss": best.value, "trial": best.number})
-    return kept or fine_tune(best.params, lambda epoch, loss: None)[0]
+    return best_model or fine_tune(best.params, lambda epoch, loss: None)[0]
 
 
 def _opened(study: Study, outer: optuna.Study) -> optuna.Study:
     """Made or continued: what ran when its launch was killed is tried again."""
-    known = optuna.create_study(
+    tuning = optuna.create_study(
         storage=storage_of(outer),
         study_name=study.name + SUFFIX,
         pruner=MedianPruner(n_startup_trials=3, n_warmup_steps=2),  # two trials have no median
         load_if_exists=True,
     )
-    trials, definition = known.get_trials(deepcopy=False), outer.user_attrs[DEFINITION]
-    known.sampler = make_sampler(
+    trials, definition = tuning.get_trials(deepcopy=False), outer.user_attrs[DEFINITION]
+    tuning.sampler = make_sampler(
         study.seed, len(trials), 1, name=lambda seed: TPESampler(seed=seed, n_startup_trials=4)
     )
-    if (trials or known.user_attrs) and known.user_attrs.get(DEFINITION) != definition:
+    if (trials or tuning.user_attrs) and tuning.user_attrs.get(DEFINITION) != definition:
         raise RunError(
-            f"the storage has another study '{known.study_name}', which is to tune the teacher of "
+            f"the storage has another study '{tuning.study_name}', which is to tune the teacher of "
             f"'{study.name}'; give yours another name"
         )
-    known.set_user_attr(DEFINITION, definition)
-    known.set_user_attr(TEACHER_OF, study.name)
+    tuning.set_user_attr(DEFINITION, definition)
+    tuning.set_user_attr(TEACHER_OF, study.name)
     if not trials:
         places = ("learning_rate", "epochs", "batch_size", "warmup")
-        known.enqueue_trial({place: getattr(study.teacher, place) for place in places})
+        tuning.enqueue_trial({place: getattr(study.teacher, place) for place in places})
     for trial in trials:
         if trial.state is TrialState.RUNNING:
-            known.enqueue_trial(knobs_of(trial))
-            known.tell(trial.number, state=TrialState.FAIL)
-    return known
+            tuning.enqueue_trial(knobs_of(trial))
+            tuning.tell(trial.number, state=TrialState.FAIL)
+    return tuning
 
 
 def _draw(trial: Trial, teacher: Teacher) -> None:

@@ -12,8 +12,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2
 
 
 def say(console: Console, line: str) -> None:
-    """One line, as wide as it is, without what would steer a terminal: names and reasons come from
-    storages, data and checkpoints."""
+    """Print a line unwrapped, with control characters escaped: names come from strangers' files."""
     console.out(visible(line), highlight=False)
 
 
@@ -24,10 +23,10 @@ def visible(text: str) -> str:
 
 
 def for_shell(text: object) -> str:
-    """One word of a command that people copy, whoever named it."""
+    """Quote one word of a command that people copy."""
     return shlex.quote(visible(str(text)).replace("\n", "\\n").replace("\t", "\\t"))
 
 
 def say_to_stderr(line: str) -> None:
-    """What a command has to say beside its result."""
+    """Print a line beside the result of a command."""
     say(Console(stderr=True), f"maskfront: {line}")

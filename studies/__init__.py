@@ -1,1 +1,1 @@
-"""One short file a study, ending in `study = Study(...)`. What a user copies and edits."""
+"""Studies, one short file each, ending in `study = Study(...)`, to copy and edit."""

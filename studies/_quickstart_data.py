@@ -1,7 +1,6 @@
-"""What the quickstart studies, out of two packages of requirements-demo.txt: no hub, no download.
+"""Inputs of the quickstart studies, from two packages of requirements-demo.txt: no download.
 
-A study of your own names a file (`Task.from_files`) and a checkpoint instead.
-"""
+A study of your own names a file (`Task.from_files`) and a checkpoint instead."""
 
 from importlib.metadata import distribution
 

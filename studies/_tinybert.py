@@ -1,10 +1,7 @@
-"""What the studies of GLUE share: a general TinyBERT, searched below a BERT-base of the task.
+"""Study of a GLUE task: a general TinyBERT, searched below a BERT-base of the task in four steps.
 
-The search of the source report in four steps, in all five spaces, on augmented text, with half of
-train for alpha, as DARTS has it. Checkpoints and data are named as on the hub. Where there is no
-hub, two variables say where they lie: MASKFRONT_MODELS, a folder that holds the checkpoints under
-these names with their tokenizers, and MASKFRONT_GLUE, a folder with the configurations of
-nyu-mll/glue.
+Checkpoints and data are named as on the hub. Where there is none, MASKFRONT_MODELS is a folder with
+the checkpoints under these names, MASKFRONT_GLUE one with the configurations of nyu-mll/glue.
 """
 
 import os

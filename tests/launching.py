@@ -10,7 +10,7 @@ from rich.console import Console
 from orchestrator.runs.records import RunRecord
 from orchestrator.study import Study
 from orchestrator.workers import loop
-from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.worker import Callback
 
 

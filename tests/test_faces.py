@@ -144,36 +144,3 @@ def test_a_folder_of_the_users_does_not_win(
     output, errors = run(tmp_path, installed, code, module=module)
     assert ours(output), errors
     assert errors == ""
-
-
-@pytest.mark.parametrize("code", [WHERE, IN_A_WORKER], ids=["here", "in a worker"])
-def test_a_package_of_the_users_is_named(installed: Path, tmp_path: Path, code: str) -> None:
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "reports" / "__init__.py").touch()
-    (tmp_path / "orchestrator.py").touch()
-    output, errors = run(tmp_path, installed, code)
-    assert ours(output), errors
-    for name in ("reports/__init__.py", "orchestrator.py"):
-        assert f"now gives maskfront's own package, not '{tmp_path / name}'" in errors
-    assert f"{tmp_path / 'job.py'}:2: UserWarning: `import orchestrator`" in errors
-
-
-@pytest.mark.parametrize("regular", [True, False], ids=["a package", "a folder"])
-def test_a_package_that_is_already_imported_is_refused(
-    installed: Path, tmp_path: Path, regular: bool
-) -> None:
-    (tmp_path / "reports").mkdir()
-    if regular:
-        (tmp_path / "reports" / "__init__.py").touch()
-    loaded = (
-        "import sys\nfrom importlib import machinery, util\n"
-        f"spec = machinery.PathFinder.find_spec('reports', [{str(tmp_path)!r}])\n"
-        "sys.modules['reports'] = util.module_from_spec(spec)\n"
-    )
-    output, errors = run(tmp_path, installed, loaded + WHERE)
-    assert output == ""
-    place = tmp_path / "reports" / "__init__.py" if regular else tmp_path / "reports"
-    assert errors.splitlines()[-1] == (
-        f"ImportError: maskfront has a package 'reports' of its own, and '{place}' was imported "
-        "under that name: rename it, or import maskfront first"
-    )

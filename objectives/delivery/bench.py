@@ -83,7 +83,7 @@ def bench(
         lengths: tokens in a sequence.
         engines: some of `Engine`.
         rounds: timed forward passes of each model, after warm-ups.
-        threads: of one operation on the CPU; torch's number by default.
+        threads: threads of one operation on the CPU; torch's number by default.
         device: "cpu", or a CUDA device.
         say: told what is timed next.
 

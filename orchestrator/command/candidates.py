@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 _TIMED = 100  # texts of the selection split that are timed
+# Another engine is chosen only if it takes at most this share of the first one's time.
 _FASTER = 0.95
-"""Of the time in the first engine: what another takes at most, to be taken in its place."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +82,10 @@ class Candidates:
     def judged(
         self, run: RunRecord, numbers: Sequence[int | None], *, keep: bool = False
     ) -> tuple[list[Member], GateRows]:
-        """The models of these numbers, the unpruned one last, each in the engine in which it is the
-        fastest; the unpruned one in all. Costs are mean milliseconds of one text; with `keep` the
-        page of the run shows them, in place of what was timed before.
-
-        Raises RunError for a run that kept no answers of the unpruned model.
-        """
-        kept = read_rows(run)
-        if kept is None:
+        """Choose the fastest engine of each model, the unpruned one last and in all engines; `keep`
+        shows the times on the run's page. Raises RunError for a run without answers."""
+        judged_rows = read_rows(run)
+        if judged_rows is None:
             raise RunError(
                 f"'{run.folder}' has no answers of the unpruned model: an earlier version made it, "
                 "or rows.safetensors is damaged; launch the study into another folder"
@@ -100,11 +96,13 @@ class Candidates:
             answers = self._answers(run, number, engine)
             members.append(Member(number, cost, answers, engine))
         original = next(
-            one.logits for one in members if (one.number, one.engine) == (None, self.engines[0])
+            member.logits
+            for member in members
+            if (member.number, member.engine) == (None, self.engines[0])
         )
         return members, GateRows(
             metric=self.inputs.task.metric,
-            labels=kept.labels,
+            labels=judged_rows.labels,
             original={role: logits.argmax(-1) for role, logits in original.items()},
             classes=original["select"].shape[-1],
         )
@@ -119,13 +117,17 @@ class Candidates:
         if keep:
             self._keep(run, numbers, times)
         means = dict(zip(keys, times.mean(axis=0).tolist(), strict=True))
-        found = []
+        fastest = []
         for number in numbers:
-            own = {engine: means[number, engine] for engine in self.engines}
-            least = {**own, self.engines[0]: _FASTER * own[self.engines[0]]}
-            taken = own if number is None else [min(own, key=lambda engine: least[engine])]
-            found += [(number, engine, own[engine]) for engine in taken]
-        return found
+            milliseconds = {engine: means[number, engine] for engine in self.engines}
+            least = {**milliseconds, self.engines[0]: _FASTER * milliseconds[self.engines[0]]}
+            taken = (
+                milliseconds
+                if number is None
+                else [min(milliseconds, key=lambda engine: least[engine])]
+            )
+            fastest += [(number, engine, milliseconds[engine]) for engine in taken]
+        return fastest
 
     def _keep(
         self, run: RunRecord, numbers: Sequence[int | None], times: NDArray[np.float64]
@@ -135,8 +137,8 @@ class Candidates:
             number: UNPRUNED if number is None else str(model_folder(run, number))
             for number in numbers
         }
-        known = {trial.number: trial.result.flops for trial in run.finished}
-        flops = {names[number]: known[number] for number in numbers if number is not None}
+        flops_of_trial = {trial.number: trial.result.flops for trial in run.finished}
+        flops = {names[number]: flops_of_trial[number] for number in numbers if number is not None}
         flops[UNPRUNED] = run.unpruned.flops_full
         length = round(self.inputs.split("select").lengths[:_TIMED].mean())
         timings = [
@@ -159,16 +161,16 @@ class Candidates:
         keep_speeds(run, Bench(UNPRUNED, compared(timings, UNPRUNED), {}, conditions))
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
-        """Those that the run kept, where they are of this precision."""
+        """Read the kept logits, or compute them where none of this precision were kept."""
         if BITS[engine] == run.bits and number not in self.rounded:
             judged = read_rows(run)
-            whole = None if judged is None else judged.unpruned
-            kept = whole if number is None else read_answers(run, number)
-            if kept is not None:
-                return kept
-        own = self.classifier(number, engine, threads=0)
+            unpruned = None if judged is None else judged.unpruned
+            logits = unpruned if number is None else read_answers(run, number)
+            if logits is not None:
+                return logits
+        classifier = self.classifier(number, engine, threads=0)
         return {
-            role: deployed.answers_to(own, deployed.texts_of(self.inputs, role))
+            role: deployed.answers_to(classifier, deployed.texts_of(self.inputs, role))
             for role in ("select", "heldout")
         }
 
@@ -210,15 +212,15 @@ class Candidates:
         deployed.write_classifier(folder, stages, settings["labels"])
 
     def _measured(self, folder: Path, out: Path, found: Cascade, rows: GateRows) -> Deployed:
-        """What the folder's own answers to the held-out rows are worth; it will lie at `out`."""
+        """Measure the folder's answers to the held-out rows; it will lie at `out`."""
         from objectives.delivery.classify import Classifier
 
         texts = deployed.texts_of(self.inputs, "heldout")
-        opened = [Classifier(folder), *(self.classifier(None, one) for one in self.engines)]
+        opened = [Classifier(folder), *(self.classifier(None, engine) for engine in self.engines)]
         times = deployed.text_to_label(opened, texts[: 2 * _TIMED], say=self.say)
         means = times.mean(axis=0).tolist()
-        own = Classifier(folder, threads=0)
-        said = deployed.answers_to(own, texts).argmax(-1)
+        parallel = Classifier(folder, threads=0)
+        predictions = deployed.answers_to(parallel, texts).argmax(-1)
         int8 = dict(zip(self.engines[1:], means[2:], strict=True)).get("onnxruntime-int8")
         return Deployed(
             folder=out,
@@ -227,7 +229,7 @@ class Candidates:
             slow=float(np.quantile(times[:, 0], 0.95)),
             speed_up=means[1] / means[0],
             speed_up_int8=None if int8 is None else int8 / means[0],
-            heldout_agreement=rows.agreement("heldout", said),
-            heldout_metric=rows.value("heldout", said),
-            deferred=own.deferred / own.asked,
+            heldout_agreement=rows.agreement("heldout", predictions),
+            heldout_metric=rows.value("heldout", predictions),
+            deferred=parallel.deferred / parallel.asked,
         )

@@ -1,9 +1,7 @@
 """`cascade`: two models of a run in one folder, the large one asked where the small one is unsure.
 
-The models of the front and the unpruned one are written for onnxruntime, timed from text to label
-on the run's own texts, and answer its judging rows; the cheapest cascade that meets the aim is
-written and measured again.
-"""
+The models are timed from text to label on the run's own texts; the cheapest cascade that meets
+the aim is written and measured again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -53,14 +51,14 @@ def cascade(
     with TemporaryDirectory() as scratch:
         engines = FASTER if engine is None else (engine,)
         candidates = Candidates(inputs, engines, Path(scratch), say)
-        there = kept_front(run, say)
-        front = there[:: -(-len(there) // _MOST)]
+        models = kept_front(run, say)
+        front = models[:: -(-len(models) // _MOST)]
         for trial in front:
             candidates.add_trial(run, trial.number)
         candidates.add(None, unpruned, inputs.tokenizer)
         members, rows = candidates.judged(run, [*(trial.number for trial in front), None])
-        found = _chosen(run, list(pairs_of(members, rows)), aims)
-        return candidates.deploy(run, found, rows, out)
+        chosen = _chosen(run, list(pairs_of(members, rows)), aims)
+        return candidates.deploy(run, chosen, rows, out)
 
 
 def _check_aims(aims: Mapping[str, float | None]) -> None:
@@ -76,32 +74,36 @@ def _chosen(
 ) -> Cascade:
     """The cheapest cascade that meets the aim, or the nearest of those that are cheap enough."""
     if (most := aims["max_ms"]) is not None:
-        name, aim, found = "max_ms", f"takes at most {most:g} ms", most_agreeing_within(pairs, most)
+        name, aim, cascade = (
+            "max_ms",
+            f"takes at most {most:g} ms",
+            most_agreeing_within(pairs, most),
+        )
         fastest = min((pair.small.cost for pair in pairs), default=np.nan)
         nearest = f"the fastest model alone takes {fastest:.2f} ms"
     elif (metric := aims["min_metric"]) is not None:
-        name, found = "min_metric", cheapest_keeping(pairs, metric)
+        name, cascade = "min_metric", cheapest_keeping(pairs, metric)
         aim = f"has {run.metric_name} >= {metric:g} with 95% confidence"
         nearest = f"the unpruned model has {run.unpruned.metric:.4f} on the selection split"
     else:
         name, share = "min_agreement", aims["min_agreement"] or 0.99
-        found = cheapest_agreeing(pairs, share)
+        cascade = cheapest_agreeing(pairs, share)
         aim = f"answers {share:.1%} of all texts as the unpruned model does, with 95% confidence"
         nearest = "the selection split has too few rows to say so; ask for less"
-    if found is None:
+    if cascade is None:
         raise RunError(f"'{run.folder}': no cascade {aim}: {nearest}", name)
-    whole = [pair.large.cost for pair in pairs if pair.large.number is None]
-    alone = found.small is None and found.deferred == 0  # the unpruned one in another engine
-    if alone or found.cost >= max(whole, default=np.inf):
+    unpruned_costs = [pair.large.cost for pair in pairs if pair.large.number is None]
+    alone = cascade.small is None and cascade.deferred == 0  # the unpruned one in another engine
+    if alone or cascade.cost >= max(unpruned_costs, default=np.inf):
         raise RunError(
             f"'{run.folder}': no cascade that {aim} is faster than the unpruned model alone, which "
-            f"takes {found.cost if alone else max(whole):.2f} ms; ask for less",
+            f"takes {cascade.cost if alone else max(unpruned_costs):.2f} ms; ask for less",
             name,
         )
-    if found.deferred == 0:
+    if cascade.deferred == 0:
         raise RunError(
-            f"'{run.folder}': no cascade is needed: {named(found.small, found.engines[0])} alone "
-            f"{aim}, in {found.cost:.2f} ms; export it with ONNX",
+            f"'{run.folder}': no cascade is needed: {named(cascade.small, cascade.engines[0])} "
+            f"alone {aim}, in {cascade.cost:.2f} ms; export it with ONNX",
             name,
         )
-    return found
+    return cascade

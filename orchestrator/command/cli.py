@@ -1,27 +1,36 @@
-"""The command `maskfront`: each of its verbs is also a Python call.
+"""The command `maskfront`: its verbs, most of which are also Python calls.
 
-Of orchestrator/ only this package, `command/`, may import reports: it is the composition root. What
-a verb needs is imported when it runs, so that help and fronts answer without loading torch.
+Of orchestrator/ only `command/` may import reports: it is the composition root.
 """
 
 import json
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from objectives.errors import MaskfrontError
-from orchestrator.command.models import bench, cascade, compress, export, polish
-from orchestrator.command.options import AsJson, Device, Name, Population, Run, Storage
-from orchestrator.command.shared import flag, interrupted, show_end, show_front
+from orchestrator.command.options import (
+    AsJson,
+    RunPath,
+    StudyFile,
+    StudyFileIfAny,
+    StudyName,
+    flag,
+    takes,
+)
+from orchestrator.command.shared import interrupted, show_end, show_front
 from orchestrator.errors import RunError
 from orchestrator.signals import unattended
-from orchestrator.study_file import load_study
+from orchestrator.study_file import load_study, load_study_of
 from orchestrator.terminal import say, say_to_stderr
+
+# What a verb needs is imported when it runs: help and fronts answer without loading torch.
 
 app = typer.Typer(
     name="maskfront",
@@ -32,38 +41,20 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def run(
+def _again(context: typer.Context) -> str:
+    """The command at work, as a shell takes it."""
+    return shlex.join(["maskfront", *context.obj])
+
+
+@app.command("run")
+@takes("orchestrator.command.launching:launch", "report", "command")
+def _run(
     context: typer.Context,
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="A Python file with study = Study(...).")
     ],
-    name: Name = "study",
-    trials: Annotated[
-        int | None, typer.Option(help="Number of trials; by default the study's own.")
-    ] = None,
-    population: Population = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME by default.")] = None,
-    device: Device = "auto",
-    storage: Storage = None,
-    artifacts: Annotated[
-        str | None,
-        typer.Option(help="s3://BUCKET to copy the files to, for dashboards on other machines."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Worker processes or cluster tasks; by default one per GPU, or 1."),
-    ] = None,
-    backend: Annotated[
-        Literal["loky", "dask", "ray"],
-        typer.Option(help="Where workers run: loky on this machine, dask or ray on a cluster."),
-    ] = "loky",
-    cluster: Annotated[
-        str | None, typer.Option(help="Address of the cluster, such as tcp://SCHEDULER:8786.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Start no new trials after this many seconds.")
-    ] = None,
+    name: StudyName = "study",
+    **options: Any,
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
     from orchestrator.command.launching import launch
@@ -71,72 +62,46 @@ def run(
     console = Console()
     with unattended(), interrupted("finished trials are kept, launch again to go on"):
         finished = launch(
-            load_study(study, name),
-            trials=trials,
-            population=population,
-            workers=workers,
-            out=out,
-            storage=storage,
-            device=device,
-            artifacts=artifacts,
-            backend=backend,
-            cluster=cluster,
-            timeout=timeout,
-            command=shlex.join(["maskfront", *context.obj]),
-            console=console,
+            load_study(study, name), **options, command=_again(context), console=console
         )
         show_end(finished, console, study)
 
 
-@app.command()
-def work(
+@app.command("work")
+@takes("orchestrator.workers.loop:work", "number", "token")
+def _work(
     study: Annotated[
         Path, typer.Argument(metavar="STUDY.py", help="The file that the study was run from.")
     ],
-    name: Name = "study",
-    storage: Storage = None,
-    trials: Annotated[
-        int | None, typer.Option(help="Number of trials; by default that of the launch.")
-    ] = None,
-    population: Population = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The study's run folder, shared; runs/NAME by default.")
-    ] = None,
-    device: Device = "auto",
+    name: StudyName = "study",
+    **options: Any,
 ) -> None:
     """Add a worker to a study that `run` has started, from this or another machine."""
-    from orchestrator.workers.loop import work as join
+    from orchestrator.workers.loop import work
 
     with interrupted("other workers, or the next launch, take what is left"):
-        join(
-            load_study(study, name),
-            trials=trials,
-            population=population,
-            out=out,
-            device=device,
-            storage=storage,
-            console=Console(),
-        )
+        work(load_study(study, name), **options, console=Console())
 
 
-@app.command()
-def lengths(
+@app.command("lengths")
+@takes("objectives.workbench.lengths:lengths")
+def _lengths(
     study: Annotated[Path, typer.Argument(metavar="STUDY.py", help="A file as `run` takes it.")],
-    name: Name = "study",
+    name: StudyName = "study",
     max_length: Annotated[
         list[int], typer.Option(help="Tokens at which texts are cut off; may be repeated.")
     ] = [512, 256, 128, 64],  # noqa: B006
-    device: Device = "auto",
+    **options: Any,
 ) -> None:
     """Show what a study's teacher is worth at several lengths of its texts; nothing is searched."""
     from objectives.device import quiet_libraries
-    from objectives.workbench.lengths import lengths as at_lengths
+    from objectives.workbench.lengths import lengths
 
     quiet_libraries()
     read = load_study(study, name)
     heads = ("length", "truncation", "cut off", "tokens", "seconds", read.task.metric, "95%")
     typer.echo("{:>7} {:>10} {:>8} {:>7} {:>8} {:>10} {:>15}".format(*heads))
-    for row in at_lengths(read.task, read.teacher, max_length, device=device):
+    for row in lengths(read.task, read.teacher, max_length, **options):
         low, high = row.interval
         typer.echo(
             f"{row.max_length:7} {row.truncation:>10} {row.cut_off:8.1%} {row.tokens:7.1f} "
@@ -144,13 +109,15 @@ def lengths(
         )
 
 
-@app.command()
-def status(
+@app.command("status")
+def _status(
     run: Annotated[
         Path | None,
         typer.Argument(metavar="[RUN]", help="Run folder; or give --storage.", show_default=False),
     ] = None,
-    storage: Storage = None,
+    storage: Annotated[
+        str | None, typer.Option(help="URL of a storage, such as postgresql://USER@HOST/DATABASE.")
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--study", help="Name of the study, if the storage holds several.")
     ] = None,
@@ -162,19 +129,19 @@ def status(
     if (run is None) == (storage is None):
         raise RunError("name either a run folder or a storage", "storage")
     if run is not None:
-        found = run_status(run)
+        state = run_status(run)
     else:
         assert storage is not None
-        found = storage_status(storage, name)
+        state = storage_status(storage, name)
     if as_json:
-        typer.echo(json.dumps(found.document(), indent=2))
+        typer.echo(json.dumps(state.document(), indent=2))
     else:
-        for line in found.lines():
+        for line in state.lines():
             say(Console(), line)
 
 
-@app.command(name="serve-storage")
-def serve_storage(
+@app.command("serve-storage")
+def _serve_storage(
     storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
     host: Annotated[
@@ -182,14 +149,14 @@ def serve_storage(
     ] = "127.0.0.1",
 ) -> None:
     """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
-    from orchestrator.storage.proxy import serve_storage as serve
+    from orchestrator.storage.proxy import serve_storage
 
     with interrupted("the storage is no longer served"):
-        serve(storage, port, typer.echo, host)
+        serve_storage(storage, port, typer.echo, host)
 
 
-@app.command()
-def front(run: Run, as_json: AsJson = False) -> None:
+@app.command("front")
+def _front(run: RunPath, as_json: AsJson = False) -> None:
     """Show the Pareto front of a run."""
     from orchestrator.runs.records import front_document, read_run
     from reports.pareto import pareto_view
@@ -197,15 +164,19 @@ def front(run: Run, as_json: AsJson = False) -> None:
 
     record = read_run(run)
     if as_json:
-        one = expected_of(pareto_view(record))
-        expected = one and {"trial": one.trial.number, "why": one.reasons, "metric": one.expected}
+        pick = expected_of(pareto_view(record))
+        expected = pick and {
+            "trial": pick.trial.number,
+            "why": pick.reasons,
+            "metric": pick.expected,
+        }
         typer.echo(json.dumps({**front_document(record), "expected": expected}, indent=2))
     else:
         show_front(record, Console())
 
 
-@app.command()
-def report(
+@app.command("report")
+def _report(
     runs: Annotated[
         list[Path],
         typer.Argument(metavar="RUN...", help="Run folders; several are drawn on the same axes."),
@@ -239,8 +210,8 @@ def report(
         ) from error
 
 
-@app.command()
-def dashboard(
+@app.command("dashboard")
+def _dashboard(
     source: Annotated[
         str, typer.Argument(metavar="RUN", help="A run, a folder of runs, or a storage's URL.")
     ],
@@ -254,8 +225,207 @@ def dashboard(
     serve(source, port, typer.echo)
 
 
-for verb in (export, cascade, polish, bench, compress):
-    app.command()(verb)
+@app.command("export")
+@takes("orchestrator.command.run:Run.export")
+def _export(
+    run: RunPath,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="ONNX in int8 too, scored on the data of --study-file.")
+    ] = False,
+    int4: Annotated[
+        bool, typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8.")
+    ] = False,
+    study_file: StudyFileIfAny = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
+    ] = None,
+    *,
+    out: Path,
+    onnx: bool,
+    **way: Any,
+) -> None:
+    """Write a model that transformers loads anywhere: chosen by trial, size, metric or knee."""
+    from orchestrator.runs.records import read_run
+    from reports.choice import choose
+
+    record = read_run(run)
+    number = choose(record, **way)
+    if (int8 or int4) != (study_file is not None):
+        raise RunError(
+            "int8 and int4 need the study file, and nothing else does: they are scored on its "
+            "data, which is not in the run folder",
+            "study_file",
+        )
+
+    from objectives.device import quiet_libraries  # what was refused above need not wait for torch
+    from orchestrator.runs.results import ratio_text
+    from reports.exporting.export import export
+    from reports.exporting.hub import check_push, push
+
+    if push_to_hub is not None:
+        check_push(push_to_hub)
+    quiet_libraries()
+    study = None if study_file is None else load_study_of(study_file, record.name)
+    exported = export(
+        record, number, out, onnx=onnx, int8=study if int8 else None, int4=study if int4 else None
+    )
+    result = next(trial.result for trial in record.finished if trial.number == number)
+    typer.echo(
+        f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
+        f"{result.heldout_metric:.4f}, {result.cost_name} ratio {ratio_text(result.ratio)})"
+    )
+    for note in exported.notes:
+        typer.echo(f"  {note}")
+    if push_to_hub is not None:
+        typer.echo(push(out, push_to_hub))
+
+
+@app.command("cascade")
+@takes("orchestrator.command.run:Run.cascade")
+def _cascade(
+    run: RunPath, study_file: StudyFile, *, out: Path, engine: str | None, **aims: Any
+) -> None:
+    """Write two models as one: the large one answers where the small one is unsure."""
+    from objectives.device import quiet_libraries
+    from objectives.engines.names import check_engines
+    from orchestrator.command.cascading import cascade
+    from orchestrator.runs.records import read_run
+
+    quiet_libraries()
+    record = read_run(run)
+    served = None if engine is None else check_engines([engine])[0]
+    study = load_study_of(study_file, record.name)
+    done = cascade(record, study, out, aims, served, say_to_stderr)
+    typer.echo(f"{done.folder}  ({done.what()}; {done.worth(record.metric_name)})")
+
+
+@app.command("polish")
+@takes("orchestrator.command.polishing:polish", "trials", "population", "workers", "command")
+def _polish(
+    context: typer.Context,
+    run: RunPath,
+    study_file: StudyFile,
+    trial: Annotated[
+        list[int] | None, typer.Option(help="Polish this trial; repeatable; by default the front.")
+    ] = None,
+    **options: Any,
+) -> None:
+    """Distil models of a run further, one by one, into a new run beside it."""
+    from orchestrator.command.polishing import polish
+    from orchestrator.runs.records import read_run
+
+    record, console = read_run(run), Console()
+    with unattended(), interrupted("finished trials are kept, polish again to go on"):
+        polished = polish(
+            record,
+            load_study_of(study_file, record.name),
+            trials=trial,
+            command=_again(context),
+            console=console,
+            **options,
+        )
+    show_end(polished, console)
+
+
+@app.command("bench")
+@takes("objectives.delivery.bench:bench")
+def _bench(
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Exported models, models of trials, or one run: all models of its front.",
+        ),
+    ],
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="Sequences in a batch, repeatable; 1, 8 and 32 by default."),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(help="Tokens in a sequence, repeatable; by default the run's own, else 128."),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or "
+            "onnxruntime-int4, repeatable; all by default."
+        ),
+    ] = None,
+    study_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STUDY.py",
+            help="The file that the run was launched from. With it onnxruntime is also timed from "
+            "text to label, and bfloat16 and int8 are scored, as is the unpruned model.",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Time models side by side: FLOPs ratio against milliseconds and megabytes."""
+    from objectives.delivery.bench import bench
+    from objectives.device import choose_device, quiet_libraries
+    from objectives.engines.names import check_engines
+    from orchestrator.runs.records import read_run
+    from orchestrator.runs.run_folder import RunFolder
+    from reports.speed import bench_front, keep_speeds
+    from reports.timings import timings_document, timings_table
+
+    quiet_libraries()
+    of_front = len(models) == 1 and RunFolder(models[0]).exists()
+    record = read_run(models[0]) if of_front else None
+    if record is None and study_file is not None:
+        raise RunError("a study file needs a run: name the run folder, not models", "study_file")
+    if record is None:
+        time_all = partial(bench, models)
+    else:
+        study = None if study_file is None else load_study_of(study_file, record.name)
+        time_all = partial(bench_front, record, study)
+    timed = time_all(
+        batches=batch or (1, 8, 32),
+        lengths=length or (128 if record is None else int(record.definition["seq_len"]),),
+        engines=check_engines(engine),
+        device=choose_device(device),
+        say=say_to_stderr,
+        **options,
+    )
+    if as_json:
+        typer.echo(json.dumps(timings_document(timed), indent=2))
+    else:
+        Console().print(timings_table(timed))
+    if record is not None:
+        file = keep_speeds(record, timed)
+        if not as_json:
+            typer.echo(f"kept in {file}; maskfront report shows it")
+
+
+@app.command("compress")
+@takes("orchestrator.command.compressing:compress", "command")
+def _compress(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A fine-tuned classifier: folder or hub name.")
+    ],
+    **options: Any,
+) -> None:
+    """Make a classifier small and fast in minutes, as far as a gate allows, without labels."""
+    from objectives.device import quiet_libraries
+    from orchestrator.command.compressing import compress
+
+    quiet_libraries()
+    with unattended(), interrupted("finished trials are kept, run the same command to go on"):
+        compressed = compress(model, **options, command=_again(context), say=say_to_stderr)
+    done = compressed.deployed
+    typer.echo(f"{done.folder}  ({done.what()})")
+    typer.echo(f"  {done.worth(compressed.run.metric_name)}")
+    if not compressed.passed:
+        typer.echo("  it does not pass the gate: it is the nearest")
+    for line in compressed.advice:
+        typer.echo(f"  {line}")
+    report_file = compressed.run.folder / "report.html"
+    typer.echo(f"all that was tried, in {compressed.seconds:.0f} s: {report_file}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,9 +1,7 @@
 """`compress`: a small and fast model out of a classifier and a file of texts, in some minutes.
 
-A study of what the texts and the minutes allow: cuts without training, cells that learn from the
-classifier's answers, a distilled cut. Of its models, each alone or two as a cascade, and of the
-unpruned model in int8, the fastest that passes a gate is written.
-"""
+A study of cuts, cells and a distilled cut; the fastest of its models that passes a gate is written,
+alone or as a cascade."""
 
 import math
 import re
@@ -44,16 +42,16 @@ GATE = 0.95
 """Share of the texts that are answered as before, unless another gate is named. int8 alone changes
 an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
 _FEWEST = 20  # texts: fewer tell no two models apart
+# Share of the time in which the unpruned model answers texts; those beyond it are left out.
 _ANSWERING = 1 / 3
-"""Share of the time in which the unpruned model may answer the texts: of more some are left out."""
 _MOST = 6  # trials that are candidates
+# Time reserved for the end, as a multiple of the time to write the unpruned model.
 _SERVED = 5
-"""Times as long as writing the unpruned model, that all which comes after the trials may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compressed:
-    """What `compress` found and wrote."""
+    """Result of `compress`: the chosen model, its gate, and the run with all candidates."""
 
     run: Run
     """All that was tried: its report.html shows it."""
@@ -109,7 +107,7 @@ def compress(
 
     Args:
         model: folder or hub name of a fine-tuned classifier of BERT's variants.
-        data: a file of text: a text a line (.txt), or a table.
+        data: the texts: one per line (.txt), or a table.
         out: the folder to make; it must not hold anything yet. All that was tried lies in
             runs/NAME-KEY, NAME being the folder's, with "-" for signs that no study's name has. The
             key says what decides the trials: the same call goes on there, and one with other texts,
@@ -119,7 +117,7 @@ def compress(
         delimiter: what separates the columns of a CSV; "," or, in a .tsv, a tab.
         encoding: how the file's characters are written.
         quotechar: what encloses fields of a CSV, "" for nothing; see `Task.from_files`.
-        minutes: that all may take, > 0.
+        minutes: time for everything, > 0.
         min_agreement: the gate: share of all texts on which the model answers as before, in (0, 1);
             0.95 if no gate is named.
         min_metric_kept: the gate: share of the accuracy on the labels that is kept, in (0, 1).
@@ -187,8 +185,8 @@ def compress(
             numbers.append(trial.number)
         members, rows = candidates.judged(run, [*numbers, None], keep=True)
         write_report([run], run.folder / "report.html")
-        found, passed = _chosen(members, rows, aims, texts, take_nearest)
-        deployed = candidates.deploy(run, found, rows, out)
+        cascade, passed = _chosen(members, rows, aims, texts, take_nearest)
+        deployed = candidates.deploy(run, cascade, rows, out)
     advice = tuple(planning.advice(run, texts))
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
@@ -205,9 +203,9 @@ def _tried(
 ) -> Run:
     """The run, with trials of these knobs beside those that it has, as far as the seconds go."""
     folder = Path("runs") / study.name
-    known = run_in(folder)
-    had = [dict(one.knobs) for one in known.finished] if known else []
-    first = (*had, *(own for own in knobs if own not in had))
+    earlier = run_in(folder)
+    had = [dict(trial.knobs) for trial in earlier.finished] if earlier else []
+    first = (*had, *(planned for planned in knobs if planned not in had))
     seconds = max(1.0, seconds)
     try:
         return launch(
@@ -243,7 +241,7 @@ def _check_reach(
     """Raise RunError where no model can pass, or where labels would narrow what the model says."""
     share = aims["min_agreement"] or aims["min_metric_kept"] or GATE
     gated = aims["max_ms"] is None and not take_nearest
-    if gated and enough(share, planning.Sizes.of(texts).vouching) is None:
+    if gated and enough(share, planning.RoleSizes.of(texts).vouching) is None:
         more = _more_texts(1.0, share, texts)
         raise RunError(
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
@@ -291,22 +289,22 @@ def _study(
 ) -> tuple[Study, int, float]:
     """The study without trials, the texts that it uses, and the seconds that the model needs to
     answer one. Labels are read where their column is named."""
-    whole = Task.from_files(
+    table = Task.from_files(
         data, name=Path(data).name, metric="agreement", max_length=max_length, **columns
     )
     if label is not None:
-        whole = replace(whole, metric="accuracy", label=label, drop_missing=True)
-    there = survey(whole)
-    if there.texts < _FEWEST:
+        table = replace(table, metric="accuracy", label=label, drop_missing=True)
+    counts = survey(table)
+    if counts.texts < _FEWEST:
         labelled = "" if label is None else f" with a label in '{label}'"
         raise UserError(
-            f"'{data}' has {there.texts} different texts{labelled}; compress needs {_FEWEST} or "
+            f"'{data}' has {counts.texts} different texts{labelled}; compress needs {_FEWEST} or "
             "more"
         )
     check_lengths(model, max_length)
-    speed = planning.seconds_of_an_answer(model, there.some, max_length)
-    texts = planning.affordable(there.texts, _ANSWERING * seconds / speed)
-    task = replace(whole, **asdict(planning.Sizes.of(texts, there.labels)))
+    speed = planning.seconds_of_an_answer(model, counts.some, max_length)
+    texts = planning.affordable(counts.texts, _ANSWERING * seconds / speed)
+    task = replace(table, **asdict(planning.RoleSizes.of(texts, counts.labels)))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
     study = Study(
         name=name,
@@ -329,25 +327,28 @@ def _chosen(
     texts: int,
     take_nearest: bool,
 ) -> tuple[Cascade, bool]:
-    """What is written, and whether it passes the gate. Raises RunError if nothing does."""
+    """Choose the model to write, and say whether it passes the gate. Raises RunError if none
+    does."""
     pairs = list(pairs_of(members, rows))
-    whole = next(one for one in members if (one.number, one.engine) == (None, FASTER[0]))
-    kept, most = aims["min_metric_kept"], aims["max_ms"]
+    unpruned = next(
+        member for member in members if (member.number, member.engine) == (None, FASTER[0])
+    )
+    least_kept, most = aims["min_metric_kept"], aims["max_ms"]
     share = aims["min_agreement"] or GATE
     if most is not None:
-        found = most_agreeing_within(pairs, min(most, 0.999 * whole.cost))
-    elif kept is not None:
-        found = cheapest_keeping(pairs, 0.0, kept)
+        cascade = most_agreeing_within(pairs, min(most, 0.999 * unpruned.cost))
+    elif least_kept is not None:
+        cascade = cheapest_keeping(pairs, 0.0, least_kept)
     else:
-        found = cheapest_agreeing(pairs, share)
-    if found is not None and found.cost < whole.cost:
-        return found, True
-    faster = (pair for pair in pairs if pair.small.cost < whole.cost)
+        cascade = cheapest_agreeing(pairs, share)
+    if cascade is not None and cascade.cost < unpruned.cost:
+        return cascade, True
+    faster = (pair for pair in pairs if pair.small.cost < unpruned.cost)
     smaller = {pair.small.cost: pair.at(-math.inf) for pair in faster}.values()
     if not smaller:
         raise RunError("no model or engine here is faster than the original: nothing is written")
     if most is not None:
-        fastest = min(smaller, key=lambda one: one.cost)
+        fastest = min(smaller, key=lambda member: member.cost)
         if take_nearest:
             return fastest, False
         raise RunError(
@@ -355,18 +356,18 @@ def _chosen(
             "more, or cut texts off earlier",
             *("max_ms", "max_length", "take_nearest"),
         )
-    nearest = max(smaller, key=lambda one: (one.agreement, -one.cost))
+    nearest = max(smaller, key=lambda member: (member.agreement, -member.cost))
     if take_nearest:
         return nearest, False
     original = rows.value("select", rows.original["select"])
-    if kept is None:
+    if least_kept is None:
         name, aim, reached = "min_agreement", share, nearest.agreement
         what = f"answers {share:.1%} of all texts as the unpruned model does"
     else:
-        name, aim, reached = "min_metric_kept", kept, nearest.metric / max(original, 1e-9)
-        what = f"keeps {kept:.1%} of the {rows.metric}"
-    rows_that_vouch = planning.Sizes.of(texts).vouching
-    more = _more_texts(reached, aim, texts) if kept is None else None
+        name, aim, reached = "min_metric_kept", least_kept, nearest.metric / max(original, 1e-9)
+        what = f"keeps {least_kept:.1%} of the {rows.metric}"
+    rows_that_vouch = planning.RoleSizes.of(texts).vouching
+    more = _more_texts(reached, aim, texts) if least_kept is None else None
     raise RunError(
         f"no model {what}, with 95% confidence on {rows_that_vouch} texts; the nearest, "
         f"{named(nearest.small, nearest.engines[0])}, reaches {reached:.1%}: "
@@ -380,7 +381,7 @@ def _chosen(
 def _more_texts(reached: float, share: float, texts: int) -> int | None:
     """How many more texts the gate would need at the same share; None if no number would do."""
     for more in (int(texts * 1.1**power) for power in range(1, 60)):
-        rows = planning.Sizes.of(more).vouching
+        rows = planning.RoleSizes.of(more).vouching
         needed = enough(share, rows)
         if needed is not None and needed <= reached * rows:
             return more - texts

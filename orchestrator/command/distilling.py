@@ -82,26 +82,26 @@ def distil(
             "distil: epochs, learning_rate and batch_size must be finite numbers above 0, the last "
             "one whole"
         )
-    whole = load_frozen(teacher, choose_device(device))
-    if isinstance(whole, AdaptedBert):
+    large = load_frozen(teacher, choose_device(device))
+    if isinstance(large, AdaptedBert):
         raise UserError(f"model '{teacher}': general distillation takes and makes BERTs alone")
-    check_layers(student_layers, whole.config.num_hidden_layers)
+    check_layers(student_layers, large.config.num_hidden_layers)
     with TemporaryDirectory() as cache:
         read = TextFile.named(text, delimiter, encoding, quotechar).read(["text"], cache)
         lines = (str(line) for line in read["text"] if line is not None)
         texts = [(line,) for line in dict.fromkeys(lines) if line.strip()]
     if not texts:
         raise UserError(f"file '{text}' holds no text")
-    tokenizer, small = pretrained.load_tokenizer(teacher), keep_layers(whole, student_layers)
-    longest, labels = min(_LONGEST, whole.config.max_position_embeddings), np.zeros(len(texts), int)
+    tokenizer, small = pretrained.load_tokenizer(teacher), keep_layers(large, student_layers)
+    longest, labels = min(_LONGEST, large.config.max_position_embeddings), np.zeros(len(texts), int)
     rows = tokenise(Examples(texts, labels), "train", tokenizer, longest)
     training = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
     made_of = {"teacher": pretrained.fingerprint(teacher), "layers": list(student_layers)}
     key = content_key({**training, **made_of, "text": rows.fingerprint})
     begun = out.with_name(f".{out.name}.begun-{key}")
     with Progress(console=console) as bars:
-        own = {**training, "progress": _Bar(bars), "checkpoint": begun}
-        curve = distil_states(small, whole, Text(rows, str(whole.device)), **own)
+        settings = {**training, "progress": _Bar(bars), "checkpoint": begun}
+        curve = distil_states(small, large, Text(rows, str(large.device)), **settings)
     if failure := not_finite(0, curve):
         raise UserError(f"distil: {failure.reason}; lower learning_rate, now {learning_rate:g}")
     with new_folder(out) as unfinished:

@@ -13,8 +13,7 @@ from orchestrator.signals import interruptible, unattended
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import file_of
 from orchestrator.terminal import for_shell, say
-from orchestrator.workers.launch_options import Backend, LaunchOptions
-from orchestrator.workers.loop import run_study
+from orchestrator.workers.loop import Backend, LaunchOptions, run_study
 from orchestrator.workers.worker import Callback
 from orchestrator.workers.worker_pool import default_workers, launch_workers
 from reports.curves import gap_note
@@ -53,17 +52,20 @@ def launch(
         workers: processes, each with a GPU of its own or its share of the cores, or tasks of a
             cluster; by default one for each GPU, else one, which is this process.
         out: the run folder; runs/NAME by default.
-        storage: URL of the storage of the Optuna study; a file in the run folder by default. A
-            password in it is written nowhere; MASKFRONT_STORAGE_PASSWORD may hold it instead.
+        storage: URL of the storage of the Optuna study: sqlite:///FILE,
+            postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or journal:///FILE; a
+            file in the run folder by default. A password in it is written nowhere;
+            MASKFRONT_STORAGE_PASSWORD may hold it instead, and MASKFRONT_STORAGE_HOST the host for
+            later commands.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        artifacts: s3://BUCKET, to copy the files of a new study's trials to, for dashboards on
-            other machines.
-        backend: what starts the workers: "loky" processes of this machine, "dask" or "ray" tasks
-            of a cluster, whose machines share the run folder.
+        artifacts: where to copy the files of a new study's trials to, for dashboards on other
+            machines: s3://BUCKET.
+        backend: where workers run: "loky" processes on this machine, "dask" or "ray" tasks on a
+            cluster, whose machines share the run folder.
         cluster: address of the cluster, such as "tcp://SCHEDULER:8786".
-        timeout: seconds after which no more trials begin (Optuna's word and meaning); those that
-            run are finished. The next launch goes on. `Study.patience` stops a launch whose front
-            no longer grows, `Study.trial_timeout` a trial that takes too long.
+        timeout: seconds after which no more trials begin; those that run are finished, and the next
+            launch goes on. `Study.patience` stops a launch whose front no longer grows,
+            `Study.trial_timeout` a trial that takes too long.
         report: keep report.html, the notes and the front of the dashboard up to date. One that
             fails is told of and costs no trial.
         callbacks: called with the run as it stands when more trials have ended.

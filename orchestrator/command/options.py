@@ -1,32 +1,121 @@
-"""Arguments and options that several verbs share."""
+"""Options of the command line, read from the Python functions that the verbs call."""
 
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-Run = Annotated[
+_ROOT = Path(__file__).resolve().parents[2]
+# Types of options, by the annotation of the parameter, with what typer is told about each.
+_TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "bool": (bool, {}),
+    "int": (int, {}),
+    "float": (float, {}),
+    "str": (str, {}),
+    "str | Path": (Path, {}),
+    "Path": (Path, {}),
+    "Backend": (Literal["loky", "dask", "ray"], {}),
+    "Engine": (str, {}),
+    # typer takes no other union than that with None
+    "PopulationSize": (
+        Any,
+        {"metavar": "K|auto", "parser": lambda text: text if text == "auto" else int(text)},
+    ),
+}
+_PARAMETER = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+_CODE = re.compile(r"`([^`]+)`")
+_Verb = TypeVar("_Verb", bound=Callable[..., None])
+
+RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql://..., grpc://HOST:PORT or "
-        "journal:///FILE; the run folder's own by default. Set the password in "
-        "MASKFRONT_STORAGE_PASSWORD, and the host for later commands in MASKFRONT_STORAGE_HOST."
-    ),
+StudyName = Annotated[
+    str, typer.Option("--study", help="Variable that holds the study, or its name.")
 ]
-Name = Annotated[str, typer.Option("--study", help="Variable that holds the study, or its name.")]
 _STUDY_FILE = typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
 StudyFile = Annotated[Path, _STUDY_FILE]
 StudyFileIfAny = Annotated[Path | None, _STUDY_FILE]
-Population = Annotated[
-    Any,  # int, or "auto": typer takes no other union than that with None
-    typer.Option(
-        metavar="K|auto",
-        parser=lambda text: text if text == "auto" else int(text),
-        help="Number of trials that train together; by default the study's own.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
+
+
+def flag(parameter: str) -> str:
+    """Spell a parameter of a Python call as the command line has it."""
+    return f"--{parameter.replace('_', '-')}"
+
+
+def takes(source: str, *without: str) -> Callable[[_Verb], _Verb]:
+    """Give a verb the options of a Python function, named "module:function", for its `**options`.
+
+    The verb's own positional parameters come first and replace those of the function. `without`
+    names parameters that are no option; one whose type is not in `_TYPES` (a study) is none.
+    """
+
+    def with_options(verb: _Verb) -> _Verb:
+        signature = inspect.signature(verb)
+        parameters = {
+            name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in signature.parameters.items()
+            if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        }
+        for option in _options(source):
+            if option.name not in (*parameters, *without):
+                parameters[option.name] = option
+        signature = signature.replace(parameters=list(parameters.values()))
+        verb.__signature__ = signature  # type: ignore[attr-defined]
+        return verb
+
+    return with_options
+
+
+def _options(source: str) -> Iterator[inspect.Parameter]:
+    function = _declaration(*source.split(":"))
+    texts = dict(_PARAMETER.findall(ast.get_docstring(function) or ""))
+    taken = [*function.args.args, *function.args.kwonlyargs]
+    defaults = [None] * (len(function.args.args) - len(function.args.defaults))
+    for argument, default in zip(
+        taken, [*defaults, *function.args.defaults, *function.args.kw_defaults], strict=True
+    ):
+        annotation = "" if argument.annotation is None else ast.unparse(argument.annotation)
+        if annotation.removesuffix(" | None") not in _TYPES:
+            continue
+        kind, settings = _TYPES[annotation.removesuffix(" | None")]
+        if annotation.endswith("None") and kind is not Any:
+            kind = kind | None
+        text = _CODE.sub(
+            lambda code: flag(code[1]) if code[1] in texts else code[1],
+            " ".join(texts[argument.arg].split()),
+        )
+        # The name keeps typer from adding --no-... to a bool.
+        option = typer.Option(flag(argument.arg), help=f"{text[:1].upper()}{text[1:]}", **settings)
+        yield inspect.Parameter(
+            argument.arg,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if default is None else ast.literal_eval(default),
+            annotation=Annotated[kind, option],
+        )
+
+
+def _declaration(module: str, name: str) -> ast.FunctionDef:
+    """Find a function, or a method "Class.name", in the text of its module.
+
+    Its module is not imported: help must not wait for torch.
+    """
+    body = _module(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
+    *classes, function = name.split(".")
+    for owner in classes:
+        body = next(
+            node.body for node in body if isinstance(node, ast.ClassDef) and node.name == owner
+        )
+    return next(
+        node for node in body if isinstance(node, ast.FunctionDef) and node.name == function
+    )
+
+
+@cache
+def _module(file: Path) -> list[ast.stmt]:
+    return ast.parse(file.read_text(encoding="utf-8")).body

@@ -1,4 +1,4 @@
-"""What `compress` tries: rows by role, cuts at once, then what the minutes allow."""
+"""Plan of `compress`: rows by role, cuts at once, then further training that the minutes allow."""
 
 import math
 import time
@@ -61,8 +61,8 @@ _FEWEST = 300  # steps of a cell that is worth its place
 _FEWEST_OF_CUT = 500  # steps of a distilled cut that is worth its place
 _ENOUGH = 1000  # texts from which on cells are trained
 _NEARLY = 0.7  # share of the training with which a model counts as trained
+# Share of the seconds that are planned: a machine may be slower later than it was at first.
 _PLANNED = 0.8
-"""Share of the seconds that are planned: a machine may be slower later than it was at first."""
 _DISTILLED = 0.25
 _SECOND_BLOCK = 1.5  # times as long as a cell of one block takes one of two
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
@@ -71,7 +71,7 @@ ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RoleSizes:
     """Rows of each role."""
 
     train: int
@@ -81,8 +81,8 @@ class Sizes:
 
     @classmethod
     def of(cls, texts: int, labels: int = 1) -> Self:
-        """Of few texts half choose, as a gate needs about a hundred; of many 2,000. Each role needs
-        a row of each label."""
+        """Split texts into roles; each role needs a row of each label."""
+        # Of few texts half choose, as a gate needs about a hundred; of many 2,000.
         select = min(max(texts // 4, min(texts // 2, 250)), 2000)
         heldout = min(texts // 5, 2000)
         alpha = max(labels, min(texts // 20, 500))
@@ -95,8 +95,8 @@ class Sizes:
 
 
 def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:
-    """What one text takes the unpruned model, many at a time, on all cores, where nothing disturbs
-    it. Raises UserError for a model that is no classifier."""
+    """Time one text of the unpruned model in batches on all cores, at its fastest. Raises UserError
+    for a model that is no classifier."""
     read_config(model)  # refuses what cannot be cut
     check_classifier(model)
     tokenizer = load_tokenizer(model)
@@ -112,8 +112,8 @@ def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:
 
 
 def affordable(texts: int, most: float) -> int:
-    """As many of the texts as can be answered: all, or 1,000 times a power of two, so that two
-    calls on one machine take the same."""
+    """Number of texts to answer: all, or 1,000 times a power of two, so that two calls on one
+    machine take the same."""
     if texts <= most:
         return texts
     return min(texts, 1000 << int(math.log2(max(1.0, most / 1000))))
@@ -124,14 +124,13 @@ def at_once(texts: int) -> list[Knobs]:
     which tells how fast this machine is."""
     if texts < _ENOUGH:
         return [_cut(ratio) for ratio in (0.8, 0.65, 0.5)]
-    return [_cell(1, _TRIED, Sizes.of(texts).train), _cut(0.65)]
+    return [_cell(1, _TRIED, RoleSizes.of(texts).train), _cut(0.65)]
 
 
 def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> list[Knobs]:
-    """What to train in so many seconds: knobs of further trials, the best worth first; none where
-    nothing is worth it. The run has what `at_once` asked for, finished as far as it is; `teacher`
-    are the seconds that the unpruned model needs to answer one text."""
-    train = Sizes.of(texts).train
+    """Plan further trials, the most valuable first, for this many seconds, after those of
+    `at_once`. `teacher`: seconds of the unpruned model for one text."""
+    train = RoleSizes.of(texts).train
     step = _seconds_of_a_step(run, train)
     if step is None:
         return []
@@ -165,13 +164,13 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
 
 
 def advice(run: RunRecord, texts: int) -> list[str]:
-    """What more texts or more minutes would be used for."""
+    """Name the use of more texts or more minutes."""
     if texts < _ENOUGH:
         return [
             f"with {_ENOUGH:,} texts or more (these are {texts:,}) compress also trains small "
             "classifiers on your model's answers, which are several times as fast"
         ]
-    train = Sizes.of(texts).train
+    train = RoleSizes.of(texts).train
     steps = max((_steps(trial.knobs, train) for trial in run.finished), default=0)
     if steps < 0.8 * _WHOLE:
         return [
@@ -195,13 +194,13 @@ def _cell(blocks: int, steps: int, train: int, noised: int = 0) -> Knobs:
 
 
 def _steps(knobs: Knobs, train: int) -> float:
-    """Of a cell, 0 of another model."""
+    """Number of training steps of a cell, 0 of another model."""
     rows = train * (1 + int(knobs.get("cells.noised", 0)))
     return float(knobs.get("cells.epochs", 0)) * rows / _BATCH
 
 
 def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
-    """Of the cell of one block that trained longest on the texts alone; None if there is none."""
+    """Seconds of one step, by the cell of one block that trained longest on the texts alone."""
     taken = [
         (_steps(trial.knobs, train), trial.seconds)
         for trial in run.finished

@@ -51,10 +51,10 @@ def polish(
         study: what the run was launched from, whose data it takes.
         trials: numbers of finished trials; the front by default.
         epochs: passes over the train rows.
-        out: the folder of the run of polished models; the run's and "-polished" by default.
+        out: the folder of the run of polished models; RUN-polished by default.
         population: see `launch`.
         workers: see `launch`.
-        device: see `launch`.
+        device: "auto", "cpu", "cuda" or "cuda:N".
         command: see `launch`.
         console: see `launch`.
 
@@ -65,10 +65,15 @@ def polish(
         RunError: for another study, or a trial that is not finished.
         UserError: for data that cannot be read.
     """
-    own = run.folder if run.folder.name.strip(".") else run.folder.resolve()
-    folder = own.with_name(own.name + POLISHED) if out is None else Path(out)
+    source = run.folder if run.folder.name.strip(".") else run.folder.resolve()
+    folder = source.with_name(source.name + POLISHED) if out is None else Path(out)
     polishing = _study(run, study, folder, trials, epochs)
-    _lend_cache(RunFolder(run.folder), RunFolder(folder))
+    lender, taker = RunFolder(run.folder).cache, RunFolder(folder).cache
+    if lender.is_dir() and not taker.exists():
+        # The teacher, its answers and states: written once each, and named by their content.
+        with atomic_write(taker) as unfinished:
+            ignored = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet
+            shutil.copytree(lender, unfinished, ignore=ignored, copy_function=link_or_copy)
     return launch(
         polishing,
         out=folder,
@@ -96,7 +101,8 @@ def _study(
     if not wanted:
         raise RunError(f"'{run.folder}' has no cut BERT on its front; name another of its trials")
     begun = run_in(out)
-    had = [int(one.knobs["trial"]) for one in begun.trials if "trial" in one.knobs] if begun else []
+    trained = [t.knobs for t in begun.trials if "trial" in t.knobs] if begun else []
+    had = [int(knobs["trial"]) for knobs in trained]
     numbers = list(dict.fromkeys([*had, *wanted]))
     return replace(
         study,
@@ -134,14 +140,6 @@ def _loss(study: Study) -> Loss:
     if only_answers_of(study.teacher, study.student):
         return "prediction"
     settings = [value for method in study.methods.values() for value in vars(method).values()]
-    several = chain.from_iterable(own for own in settings if isinstance(own, tuple))
-    losses = {own.loss for own in (*settings, *several) if isinstance(own, Stage)}
+    several = chain.from_iterable(entry for entry in settings if isinstance(entry, tuple))
+    losses = {entry.loss for entry in (*settings, *several) if isinstance(entry, Stage)}
     return "prediction" if losses and losses <= {"prediction", "hint"} else Polish.stages[0].loss
-
-
-def _lend_cache(lender: RunFolder, taker: RunFolder) -> None:
-    """The teacher, its answers and states again: written once each, and named by their content."""
-    if lender.cache.is_dir() and not taker.cache.exists():
-        with atomic_write(taker.cache) as unfinished:
-            own = shutil.ignore_patterns("*.lock", ".*")  # ".*": what is not whole yet
-            shutil.copytree(lender.cache, unfinished, ignore=own, copy_function=link_or_copy)

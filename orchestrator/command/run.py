@@ -98,10 +98,10 @@ class Run(RunRecord):
 
         Args:
             out: the folder to make; it must not hold anything yet.
-            trial: the number of a finished trial, or else one of the ways of `best`.
-            max_ratio: see `best`.
-            min_metric: see `best`.
-            knee: see `best`.
+            trial: the number of a finished trial, if the model is chosen by that.
+            max_ratio: the best model on the front with at most this cost ratio.
+            min_metric: the cheapest model on the front with this metric or more.
+            knee: the model at the knee, where the front bends most.
             onnx: an ONNX file too, checked against torch.
             int8: the study of this run, for an ONNX file in int8 that is measured on its data.
             int4: the same for one in 4 bits, which is smaller and slower.
@@ -137,11 +137,12 @@ class Run(RunRecord):
             study: what the run was launched from: its texts are timed, its unpruned model is a
                 candidate.
             min_agreement: the fastest that answers this share of the texts as the unpruned model
-                does, with 95% confidence by the selection rows. 0.99 if no aim is named.
+                does, with 95% confidence by the selection rows; 0.99 if no aim is named.
             min_metric: the fastest whose metric is at least this, with the same confidence.
-            max_ms: the one that agrees most among those that take at most so long in the mean.
-            engine: "onnxruntime", its int8 or its int4, for both; by default each model has the
-                faster one of float32 and int8, and agreement is with the unpruned one in float32.
+            max_ms: the one that agrees most among those that take at most this many ms per text.
+            engine: "onnxruntime", "onnxruntime-int8" or "onnxruntime-int4" for both; by default
+                each model has the faster one of float32 and int8, and agreement is with the
+                unpruned one in float32.
 
         Returns:
             The folder, and what its own answers to the held-out rows are worth.
@@ -224,8 +225,8 @@ def load_run(folder: str | Path) -> Run:
 
 
 def run_of(record: RunRecord) -> Run:
-    """The same run, with all that people do with it."""
-    return Run(**{one.name: getattr(record, one.name) for one in fields(record)})
+    """Wrap a record as a `Run`."""
+    return Run(**{field.name: getattr(record, field.name) for field in fields(record)})
 
 
 def run_in(folder: Path) -> Run | None:

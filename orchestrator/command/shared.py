@@ -1,4 +1,4 @@
-"""What the verbs share: how they end, and what they show of a run."""
+"""Endings that the verbs share, and their view of a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ from orchestrator.terminal import for_shell, say, say_to_stderr
 
 if TYPE_CHECKING:
     from orchestrator.runs.records import RunRecord
-
-
-def flag(parameter: str) -> str:
-    """A parameter of a Python call as the command line has it."""
-    return f"--{parameter.replace('_', '-')}"
 
 
 @contextmanager
@@ -46,13 +41,13 @@ def show_front(run: RunRecord, console: Console) -> None:
     view = pareto_view(run)
     if not run.front:
         say(console, answer(view))
-    if one := expected_of(view):
-        value = f"expected {run.metric_name} on other rows {one.expected:.4f}"
-        say(console, f"trial {one.trial.number}: {', '.join(one.reasons)}; {value}")
+    if pick := expected_of(view):
+        value = f"expected {run.metric_name} on other rows {pick.expected:.4f}"
+        say(console, f"trial {pick.trial.number}: {', '.join(pick.reasons)}; {value}")
 
 
 def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -> None:
-    """What a launch ends with: the front, and what to do next."""
+    """Show the end of a launch: the front, and next commands."""
     show_front(run, console)
     for line in next_commands(run, study_file):
         say(console, line)

@@ -11,8 +11,7 @@ import optuna_dashboard
 import waitress
 from optuna.storages import BaseStorage
 
-from orchestrator.dashboard.guard import App, guarded
-from orchestrator.dashboard.view import ArtifactsView, DashboardView, Source, Sources
+from orchestrator.dashboard.view import App, ArtifactsView, DashboardView, Source, Sources, guarded
 from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import stores_of
 from orchestrator.runs.reading import as_type
@@ -86,18 +85,18 @@ def application(source: str | Path) -> App:
         return sources
 
     def sources() -> Sources:
-        return {"" if run == folder else run.name: own for run, own in readable().items()}
+        return {"" if run == folder else run.name: source for run, source in readable().items()}
 
     def artifacts() -> list[Any]:
         return [
             store
-            for run, own in readable().items()
-            for study in own.studies()
+            for run, source in readable().items()
+            for study in source.studies()
             for store in stores_of(study.user_attrs, RunFolder(run))
         ]
 
     readable()  # says at once what is wrong with all of them
-    return _guarded_view(sources, artifacts, lambda: _urls_of(readable()))
+    return _guarded_view(sources, artifacts, lambda: [RunFolder(run).storage for run in readable()])
 
 
 def _file_of(url: str) -> object:
@@ -110,12 +109,8 @@ def _file_of(url: str) -> object:
     return None
 
 
-def _urls_of(runs: Iterable[Path]) -> list[str]:
-    return [RunFolder(run).storage for run in runs]
-
-
 def _state_of(urls: Iterable[str]) -> object:
-    """What differs after each write to one of these storages; None unless all are files."""
+    """Fingerprint of the storages that differs after each write; None unless all are files."""
     states: list[object] = []
     for url in urls:
         if not is_file(url):

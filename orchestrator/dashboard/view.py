@@ -1,13 +1,15 @@
-"""Studies as optuna-dashboard should see them: several runs at once, constraints visible."""
+"""Studies as optuna-dashboard should see them, and the guard between it and a browser."""
 
+import json
 import re
 from abc import update_abstractmethods
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, BinaryIO, NoReturn
 
+import numpy as np
 from bottle import HTTPError
 from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.exceptions import StorageInternalError
@@ -15,17 +17,25 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.optuna_private import FrozenStudy, id_of, shown_study, shown_trial, study_id_of
+from orchestrator.optuna_private import (
+    FrozenStudy,
+    id_of,
+    non_domination_ranks,
+    shown_study,
+    shown_trial,
+    study_id_of,
+)
 from orchestrator.runs.records import TEACHER_OF
 from orchestrator.storage.retry import reason_of
 
+# More ids than a storage has of one kind: an id of the view is the local id plus the index of its
+# source times this.
 _IDS = 10**9
-"""More than a storage has of one kind: an id of the view is its own plus its place times this."""
+# System attribute in which the dashboard looks for constraints; Optuna 5 has one for each.
 _CONSTRAINTS = "constraints"
-"""System attribute in which the dashboard looks for constraints; Optuna 5 has one for each."""
 _ARTIFACTS = "artifacts:"  # system attributes with this prefix are files of a trial
+# The dashboard keeps the notes of a trial at its study, under the trial's id.
 _OF_TRIAL = re.compile(r"(dashboard:)(\d+)(:.*)")
-"""The dashboard keeps the notes of a trial at its study, under the trial's id."""
 _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
 
 
@@ -37,7 +47,7 @@ class Source:
     study_name: str | None = None  # of the only run that is looked at; None if all are
 
     def studies(self) -> list[FrozenStudy]:
-        """Those that are looked at."""
+        """List the studies that are shown."""
         name, studies = self.study_name, self.storage.get_all_studies()
         return [s for s in studies if name in (None, s.study_name, s.user_attrs.get(TEACHER_OF))]
 
@@ -47,12 +57,11 @@ Sources = Mapping[str, Source]
 
 
 class DashboardView(BaseStorage):
-    """Several sources shown as one storage, which is read-only but for notes: whatever is not
-    defined here raises PermissionError.
+    """Several sources shown as one storage, read-only but for notes."""
 
-    `find` gives the sources. It is called whenever studies are listed, so that a new run appears
-    and one that was deleted goes. Each source keeps its ids for good: none is another run's later.
-    """
+    # Whatever is not defined here raises PermissionError. `find` is called whenever studies are
+    # listed: a new run appears, a deleted one goes. Each source keeps its ids: none is another
+    # run's later.
 
     def __init__(self, find: Callable[[], Sources]):
         self._find = find
@@ -62,16 +71,16 @@ class DashboardView(BaseStorage):
 
     def _places(self) -> list[int]:
         with self._lock:
-            found = list(self._find().items())
-            self._known += [source for source in found if source not in self._known]
-            return [self._known.index(source) for source in found]
+            sources = list(self._find().items())
+            self._known += [source for source in sources if source not in self._known]
+            return [self._known.index(source) for source in sources]
 
     def _own(self, shared: int) -> tuple[int, BaseStorage, int]:
-        """Of an id of the view: place of the source, its storage, and its own id."""
-        place, own = divmod(shared, _IDS)
+        """Resolve an id of the view: index of the source, its storage, its own id."""
+        place, local = divmod(shared, _IDS)
         if place >= len(self._known):
             raise KeyError(f"no study or trial {shared}")
-        return place, self._known[place][1].storage, own
+        return place, self._known[place][1].storage, local
 
     def _called(self, place: int, name: str) -> str:
         prefix, _ = self._known[place]
@@ -107,42 +116,42 @@ class DashboardView(BaseStorage):
         raise KeyError(f"no study {study_name}")
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        place, storage, own = self._own(study_id)
-        return self._called(place, storage.get_study_name_from_id(own))
+        place, storage, local = self._own(study_id)
+        return self._called(place, storage.get_study_name_from_id(local))
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        _, storage, own = self._own(study_id)
-        return storage.get_study_directions(own)
+        _, storage, local = self._own(study_id)
+        return storage.get_study_directions(local)
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        _, storage, own = self._own(study_id)
-        return storage.get_study_user_attrs(own)
+        _, storage, local = self._own(study_id)
+        return storage.get_study_user_attrs(local)
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        place, storage, own = self._own(study_id)
-        return self._attributes(storage.get_study_system_attrs(own), place)
+        place, storage, local = self._own(study_id)
+        return self._attributes(storage.get_study_system_attrs(local), place)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        place, storage, own = self._own(trial_id)
-        return self._trial(storage.get_trial(own), place)
+        place, storage, local = self._own(trial_id)
+        return self._trial(storage.get_trial(local), place)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        place, storage, own = self._own(study_id)
-        trials = storage.get_all_trials(own, deepcopy, states)
+        place, storage, local = self._own(study_id)
+        trials = storage.get_all_trials(local, deepcopy, states)
         return [self._trial(trial, place) for trial in trials]
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         if not _NOTES.fullmatch(key):
             _refuse()
-        _, storage, own = self._own(study_id)
+        _, storage, local_id = self._own(study_id)
 
         def local(found: re.Match[str]) -> str:
             return f"{found[1]}{self._own(int(found[2]))[2]}{found[3]}"
 
         try:
-            storage.set_study_system_attr(own, _OF_TRIAL.sub(local, key), value)
+            storage.set_study_system_attr(local_id, _OF_TRIAL.sub(local, key), value)
         except (StorageInternalError, OSError) as error:
             reason = f"the note cannot be saved: the run cannot be written ({reason_of(error)})"
             raise HTTPError(403, reason) from error
@@ -166,8 +175,147 @@ class ArtifactsView:
     def open_reader(self, artifact_id: str) -> BinaryIO:
         for store in self._find():
             with suppress(ArtifactNotFound):
-                found: BinaryIO = store.open_reader(artifact_id)
-                return found
+                reader: BinaryIO = store.open_reader(artifact_id)
+                return reader
         raise ArtifactNotFound("not found")
 
     write = remove = _refuse
+
+
+# The guard: optuna-dashboard asks nobody who they are. It refuses what would change a run, answers
+# to this machine's name alone (else any web page could read the runs through a name of its own that
+# leads here), lets no artifact run as a page, and counts no trial as best that missed its budget.
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+_HERE = ("127.0.0.1", "localhost")
+_READS = ("GET", "HEAD", "OPTIONS")
+_NOTE = re.compile(r"/api/studies/\d+(/\d+)?/note")
+# Pages of the dashboard itself; all else may be an artifact.
+_PAGES = ("/dashboard", "/static/", "/api/")
+_DETAIL = re.compile(r"/api/studies/\d+")
+_SAFE = [
+    ("X-Content-Type-Options", "nosniff"),
+    # Sandboxed: a page among the artifacts opens without scripts and without this origin.
+    ("Content-Security-Policy", "sandbox; default-src 'none'; img-src 'self'; style-src 'none'"),
+]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A study as it was answered last, without its trials."""
+
+    state: object
+    headers: list[tuple[str, str]]
+    study: dict[str, Any]
+    trials: int
+    ended: int
+    """How many of the first trials have ended, and are as they were."""
+
+
+def guarded(app: App, state: Callable[[], object], forget: Callable[[], object]) -> App:
+    """Guard the dashboard's application. `state` fingerprints the storages, None if unknown;
+    `forget` makes the application read them again."""
+    # By itself the application answers with what it knew up to ten seconds before.
+    answered: dict[str, _Known] = {}
+
+    def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        path, method = environ.get("PATH_INFO", ""), environ.get("REQUEST_METHOD", "GET")
+        if not path.isascii():  # it would be routed without what is no UTF-8 in it
+            return _refuse_request(start_response, "this is not an address of the dashboard")
+        if environ.get("HTTP_HOST", "").partition(":")[0] not in _HERE:
+            return _refuse_request(
+                start_response, "the dashboard only answers at 127.0.0.1 and localhost"
+            )
+        if method not in _READS and not (method == "PUT" and _NOTE.fullmatch(path)):
+            return _refuse_request(
+                start_response,
+                "this dashboard shows runs and keeps notes; delete a run by deleting its folder",
+            )
+        if method == "GET" and _DETAIL.fullmatch(path):
+            return _detail(app, forget, environ, start_response, answered, state())
+        page = path == "/" or path.startswith(_PAGES)
+        return app(environ, start_response if page else _with_safe_headers(start_response))
+
+    return answer
+
+
+def _refuse_request(start_response: StartResponse, reason: str) -> Iterable[bytes]:
+    body = json.dumps({"reason": reason}).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    start_response("403 Forbidden", headers)
+    return [body]
+
+
+def _with_safe_headers(start_response: StartResponse) -> StartResponse:
+    def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+        safe = [(k, v) for k, v in headers if k.lower() != "access-control-allow-origin"]
+        return start_response(status, safe + _SAFE, *rest)
+
+    return start
+
+
+def _detail(
+    app: App,
+    forget: Callable[[], object],
+    environ: Environ,
+    start_response: StartResponse,
+    answered: dict[str, _Known],
+    state: object,
+) -> Iterable[bytes]:
+    """A study with its best trials among the feasible ones, which may be older than those that the
+    browser lacks. Trials are asked for that it lacks, or that ran when it was last asked."""
+    query = re.fullmatch(r"after=(\d+)", environ.get("QUERY_STRING", ""))
+    after, path, trials = int(query[1]) if query else 0, environ["PATH_INFO"], []
+    answer, first = answered.get(path), 0
+    if answer is None or state is None or state != answer.state or after < answer.trials:
+        if state is not None:
+            forget()
+        before = [] if answer is None else answer.study["best_trials"]
+        first = 0 if answer is None else min(after, answer.ended)
+        response, body = _asked(app, {**environ, "QUERY_STRING": f"after={first}"})
+        if not response["status"].startswith("200"):
+            start_response(response["status"], response["headers"])
+            return [body]
+        study = json.loads(body)
+        trials = study.pop("trials")
+        older = [trial for trial in before if trial["number"] < first]
+        study["best_trials"] = _best([*older, *trials], study["directions"])
+        headers = [(k, v) for k, v in response["headers"] if k.lower() != "content-length"]
+        running = (n for n, trial in enumerate(trials) if trial["state"] in ("Running", "Waiting"))
+        ended = first + next(running, len(trials))
+        answer = answered[path] = _Known(state, headers, study, first + len(trials), ended)
+    body = json.dumps({**answer.study, "trials": trials[after - first :]}).encode()
+    start_response("200 OK", [*answer.headers, ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _asked(app: App, environ: Environ) -> tuple[dict[str, Any], bytes]:
+    """Status and headers, and the body, of what the dashboard answers."""
+    response: dict[str, Any] = {}
+
+    def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:
+        response.update(status=status, headers=headers)
+
+    body = b"".join(app(environ, start))
+    return response, body
+
+
+def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mapping[str, Any]]:
+    """The feasible trials that no other feasible one dominates. In a run each trial has constraints
+    but for those of another program."""
+    signs = [-1 if direction == "maximize" else 1 for direction in directions]
+    constrained = any(trial["constraints"] for trial in trials)
+    feasible = [
+        trial
+        for trial in trials
+        if trial["state"] == "Complete"
+        and bool(trial["constraints"]) == constrained
+        and all(value <= 0 for value in trial["constraints"])
+    ]
+    values = [[float(value) for value in trial["values"]] for trial in feasible]
+    losses = np.array(values).reshape(-1, len(signs)) * signs
+    ranks = non_domination_ranks(losses, np.zeros(len(feasible)))
+    return [trial for trial, rank in zip(feasible, ranks, strict=True) if rank == 0]

@@ -22,9 +22,9 @@ from orchestrator.runs.run_folder import RunFolder
 
 _ROLES = ("select", "heldout")
 _TEACHER = "teacher."
+# Root mean square of a difference, as a share of the spread of the logits: processors and GPUs
+# differ by 1e-3 of it at most, another fine-tuning by 0.1 and more.
 _ROUNDING = 0.01
-"""Root mean square of a difference, as a share of the spread of the logits: processors and GPUs
-differ by 1e-3 of it at most, another fine-tuning by 0.1 and more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +56,11 @@ def write_rows(
 
 
 def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
-    """Compare the logits (rows, C) of teachers on the selection rows, by task ("" is the study's),
-    with those of the teachers that the run began with.
-
-    Raises RunError where they differ by more than another processor's rounding.
-    """
-    kept = _read(folder.rows) or {}
+    """Compare logits (rows, C) on the selection rows, by task, with those that the run began with.
+    Raises RunError where they differ by more than rounding."""
+    arrays = _read(folder.rows) or {}
     for task, logits in teachers.items():
-        was = kept.get(f"{_TEACHER}{task}", logits)
+        was = arrays.get(f"{_TEACHER}{task}", logits)
         off = np.sqrt(np.mean((logits - was) ** 2)) / max(np.std(was), 1e-6)
         if not off <= _ROUNDING:
             raise RunError(
@@ -76,11 +73,11 @@ def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
 
 def read_rows(run: RunRecord) -> JudgedRows | None:
     """None for a run of an earlier version, which kept none, and if the file is damaged."""
-    found = _read(RunFolder(run.folder).rows)
+    arrays = _read(RunFolder(run.folder).rows)
     try:
         rows = JudgedRows(
-            labels={role: found[f"labels.{role}"] for role in _ROLES},
-            unpruned={role: found[role] for role in _ROLES},
+            labels={role: arrays[f"labels.{role}"] for role in _ROLES},
+            unpruned={role: arrays[role] for role in _ROLES},
         )
         alike = all(len(rows.labels[role]) == len(rows.unpruned[role]) for role in _ROLES)
     except (KeyError, TypeError):
@@ -97,13 +94,13 @@ def read_answers(run: RunRecord, trial: int) -> dict[str, Logits] | None:
     """The logits of a trial's model on "select" and "heldout"; None as with `read_rows`, and if
     they are not of these rows."""
     folder = RunFolder(run.folder)
-    found = _read(folder.answers(trial))
+    arrays = _read(folder.answers(trial))
     try:
         with safe_open(folder.rows, framework="np") as rows:
-            alike = all(rows.get_slice(r).get_shape() == [*found[r].shape] for r in _ROLES)
+            alike = all(rows.get_slice(r).get_shape() == [*arrays[r].shape] for r in _ROLES)
     except (FileNotFoundError, SafetensorError, KeyError):
         return None
-    return found if alike else None
+    return arrays if alike else None
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:

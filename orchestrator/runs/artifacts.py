@@ -32,9 +32,10 @@ _SECONDS = 10  # until a bucket that does not answer is given up
 
 
 class LinkingStore(FileSystemArtifactStore):
-    """A store whose artifacts are hard links to the files they were made from, where a disk can: so
-    the weights of a trial take no room of their own. It reads its own files alone, as a stranger's
-    folder may have links to others."""
+    """Store of hard links, where a disk has them, to the files of a trial."""
+
+    # Hard links, so the weights of a trial take no room of their own. It reads its own files alone:
+    # a stranger's folder may have links to others.
 
     def __init__(self, folder: Path):
         super().__init__(folder)
@@ -87,13 +88,13 @@ def bucket_store(url: str) -> Boto3ArtifactStore:
 def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
     """Remember where the artifacts of a study go, if a launch says it; all workers read it there.
     Raises RunError if the bucket does not answer, or if they went elsewhere so far."""
-    known = outer.user_attrs.get(ARTIFACTS)
-    if url is None or url == known:
+    address = outer.user_attrs.get(ARTIFACTS)
+    if url is None or url == address:
         return
     store = bucket_store(url)
-    if known is not None or any(t.state.is_finished() for t in outer.get_trials(deepcopy=False)):
+    if address is not None or any(t.state.is_finished() for t in outer.get_trials(deepcopy=False)):
         raise RunError(
-            f"the files of study '{outer.study_name}' are in {known or 'its run folder'} so far, "
+            f"the files of study '{outer.study_name}' are in {address or 'its run folder'} so far, "
             f"not in {url}; keep that place, or give the study another name",
             "artifacts",
         )

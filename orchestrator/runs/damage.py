@@ -3,7 +3,7 @@ gone is no damage, since weights may be deleted to make room, but for the two sm
 what the trial is."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -15,8 +15,8 @@ _NEEDED = ("architecture.json", "result.json")
 
 def damaged_trials(run: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
     """A line on each damaged file of these trials."""
-    found = {number: damages(RunFolder(run).trial(number)) for number in numbers}
-    return {number: lines for number, lines in found.items() if lines}
+    lines_of = {number: damages(RunFolder(run).trial(number)) for number in numbers}
+    return {number: lines for number, lines in lines_of.items() if lines}
 
 
 def damages(folder: Path) -> list[str]:
@@ -29,25 +29,17 @@ def damages(folder: Path) -> list[str]:
 
 def damaged_files(folder: Path, files: Iterable[Path]) -> list[str]:
     """The lines on files alone."""
-    known = [file for file in sorted(files) if file.suffix in _CHECKS and file.is_file()]
-    found = [(file.relative_to(folder).as_posix(), _CHECKS[file.suffix](file)) for file in known]
-    return [f"{name} {line}" for name, line in found if line is not None]
-
-
-def _json(file: Path) -> str | None:
-    try:
-        json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        return f"is not JSON ({error})"
-    return None
-
-
-def _safetensors(file: Path) -> str | None:
-    try:
-        with safe_open(file, framework="np"):
-            return None
-    except SafetensorError as error:
-        return f"is cut short or not safetensors ({file.stat().st_size:,} bytes: {error})"
-
-
-_CHECKS: Mapping[str, Callable[[Path], str | None]] = {".json": _json, ".safetensors": _safetensors}
+    lines = []
+    for file in sorted(files):
+        try:
+            if file.suffix == ".json" and file.is_file():
+                json.loads(file.read_bytes())
+            elif file.suffix == ".safetensors" and file.is_file():
+                with safe_open(file, framework="np"):
+                    pass
+        except (ValueError, RecursionError) as error:
+            lines.append(f"{file.relative_to(folder).as_posix()} is not JSON ({error})")
+        except SafetensorError as error:
+            reason = f"is cut short or not safetensors ({file.stat().st_size:,} bytes: {error})"
+            lines.append(f"{file.relative_to(folder).as_posix()} {reason}")
+    return lines

@@ -45,17 +45,17 @@ def as_record(kind: type[Record], value: Any, where: str) -> Record:
     """A dataclass of the keys that it knows: a newer version may have written more. Raises RunError
     as `as_type`, and if there are too few."""
     document = value if isinstance(value, dict) else as_type(Mapping[str, Any], value, where)
-    types, known = types_of(kind), {}
+    types, values = types_of(kind), {}
     for field in fields(kind):  # type: ignore[arg-type]  # a class of a dataclass
         name = field.name
         if name in document:
-            known[name] = as_type(types[name], document[name], f"{where}.{name}")
+            values[name] = as_type(types[name], document[name], f"{where}.{name}")
         elif field.default is MISSING and field.default_factory is MISSING:
             raise RunError(
                 f"{where} has no {name}: it is damaged, or another version of maskfront made it"
                 f"{REMEDY}"
             )
-    return kind(**known)
+    return kind(**values)
 
 
 def _frozen(value: Any) -> Any:
@@ -64,7 +64,7 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     if isinstance(value, dict):
-        return {key: _frozen(own) for key, own in value.items()}
+        return {key: _frozen(entry) for key, entry in value.items()}
     if isinstance(value, int | float) and _HUGE < abs(value) < inf:
         raise OverflowError
     return value

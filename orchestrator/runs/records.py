@@ -67,7 +67,7 @@ _STATES: dict[TrialState, State] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """One trial of a run that was started, finished or not."""
+    """A trial of a run that was started, finished or not."""
 
     number: int
     state: State
@@ -106,7 +106,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedTrial(TrialRecord):
-    """One with a result, inside its budget or outside."""
+    """A trial with a result, inside its budget or outside."""
 
     result: TrialResult
 
@@ -153,7 +153,7 @@ class RunRecord:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader should know of trials that are on no front."""
+        """Remarks on trials that are on no front."""
         damaged = [
             f"trial {trial.number} is damaged and on no front ({'; '.join(trial.damage)}): launch "
             "again to train it again"
@@ -164,12 +164,12 @@ class RunRecord:
 
     @property
     def objective_name(self) -> str:
-        """What to call what the study compares models by: "divergence", or as the metric."""
+        """Name of the objective: "divergence", or the metric's."""
         return DIVERGENCE if self.unpruned.objective == "divergence" else self.metric_name
 
     @property
     def bits(self) -> int:
-        """Of the weights in the engine that its models were scored in."""
+        """Bits of the weights in the engine that scored the models."""
         return BITS[self.definition.get("engine", "eager")]
 
     @cached_property
@@ -281,8 +281,8 @@ def own_study(name: str, storage: BaseStorage) -> optuna.Study:
 
 
 def own_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Those that maskfront made and that count: a finished one whose knobs are tried again was
-    damaged. One that waits is nobody's yet."""
+    """Select the trials that maskfront made and that count. A finished trial whose knobs are tried
+    again was damaged; a waiting one is nobody's yet."""
     lost = {trial.user_attrs.get(RETRY_OF) for trial in trials}
     return [
         trial
@@ -294,8 +294,8 @@ def own_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 def _is_own(trial: FrozenTrial) -> bool:
     """Whether maskfront claimed, failed or finished an Optuna trial, or may claim it."""
     marks = {RESULT} if trial.state is TrialState.COMPLETE else {WORKER, FAILURE}
-    told = trial.state in _STATES and not marks.isdisjoint(trial.user_attrs)
-    return told or trial.state is TrialState.WAITING
+    claimed = trial.state in _STATES and not marks.isdisjoint(trial.user_attrs)
+    return claimed or trial.state is TrialState.WAITING
 
 
 def foreign_trials(study: optuna.Study) -> tuple[int, ...]:
@@ -304,13 +304,13 @@ def foreign_trials(study: optuna.Study) -> tuple[int, ...]:
 
 
 def foreign_note(numbers: Sequence[int]) -> str:
-    """What is done with these, in one line."""
+    """Note in one line that these trials are left alone."""
     few = a_few([str(number) for number in numbers]).replace("'", "")
     return f"trials of another program in the Optuna study are left alone: {few}"
 
 
 def run_names(storage: BaseStorage) -> list[str]:
-    """Of the studies of a storage, but for those that tune the teacher of another."""
+    """Names of the studies of a storage, without those that tune the teacher of another."""
     studies = storage.get_all_studies()
     return [study.study_name for study in studies if TEACHER_OF not in study.user_attrs]
 
@@ -375,11 +375,11 @@ def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
     RunError for what no version of maskfront writes."""
     where = f"{where}: trial {trial.number}'s"
     attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
-    told = {name: attributes.pop(name, None) for name in (RESULT, FAILURE, BEGAN, LAST_SEEN)}
+    times = {name: attributes.pop(name, None) for name in (RESULT, FAILURE, BEGAN, LAST_SEEN)}
     for name, hint in _HINTS.items():
-        as_type(hint, {**attributes, **told}.get(name), f"{where} {name}")
-    started, ended = _span(trial, told[BEGAN], told[LAST_SEEN])
-    failure = told[FAILURE] or "its process ended before the trial did"
+        as_type(hint, {**attributes, **times}.get(name), f"{where} {name}")
+    started, ended = _span(trial, times[BEGAN], times[LAST_SEEN])
+    failure = times[FAILURE] or "its process ended before the trial did"
     record = TrialRecord(
         number=trial.number,
         state=_STATES[trial.state],
@@ -393,7 +393,7 @@ def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
     )
     if trial.state is not TrialState.COMPLETE:
         return record
-    result = _measured(TrialResult, told[RESULT], f"{where} {RESULT}")
+    result = _measured(TrialResult, times[RESULT], f"{where} {RESULT}")
     return FinishedTrial(**{**vars(record), "result": result})
 
 

@@ -1,4 +1,4 @@
-"""What a model is worth and how large it is, measured; and how that reads."""
+"""Metrics and sizes of a model, and their texts."""
 
 import html
 import json
@@ -20,14 +20,14 @@ _COST_NAMES = {  # by the unit up to the "@"
     "bytes": "bytes",
     "bitops": "bit operations",
 }
+# Marks of Markdown in the middle of a line.
 _MARKS = re.compile(r"[\\`*|~$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])")
-"""What Markdown takes for marks in the middle of a line."""
 _ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Worth):
-    """What a model is worth and how large it is, in what the study counts and in FLOPs."""
+    """Metrics and sizes of a model: the cost of the study, and FLOPs."""
 
     cost: Finite
     """What the study minimises; an int where it is counted."""
@@ -77,7 +77,7 @@ class Measured(Worth):
 
     @property
     def divergences(self) -> dict[str, float]:
-        """What is shown beside the metric where the study compares divergences; else nothing."""
+        """Divergences by name where the study compares these; else none."""
         if self.objective == "metric":
             return {}
         return {DIVERGENCE: self.value(), f"{DIVERGENCE} held out": self.value(heldout=True)}
@@ -94,7 +94,7 @@ class Measured(Worth):
 
     @property
     def weight_bits(self) -> int:
-        """Of the layer whose weights have fewest; 32 where none were rounded."""
+        """Bits of the layer with the fewest; 32 where none were rounded."""
         return min(self.widths.get("weight_bits", (32,)))
 
     @property
@@ -104,7 +104,7 @@ class Measured(Worth):
 
     @property
     def cost_name(self) -> str:
-        """What to call what the study counts, such as "FLOPs"."""
+        """Name of the cost, such as "FLOPs"."""
         return _cost_name(self.unit)
 
     @property
@@ -127,12 +127,12 @@ def missed_aims(
     model: Measured, at_least: Mapping[str, float], at_most: Mapping[str, float]
 ) -> dict[str, float]:
     """`TrialResult.aims` of a model; milliseconds are those of a study that counts them."""
-    found = {}
+    excesses = {}
     for sign, word, aims in ((-1, ">=", at_least), (1, "<=", at_most)):
         for name, aim in aims.items():
             value = model.cost if name == "ms" else getattr(model, name)
-            found[f"{name} {word} {aim:g}"] = sign * (value - aim) / (abs(aim) or 1)
-    return found
+            excesses[f"{name} {word} {aim:g}"] = sign * (value - aim) / (abs(aim) or 1)
+    return excesses
 
 
 def divergence_texts(model: Measured) -> list[str]:
@@ -157,7 +157,7 @@ def size_text(size: float) -> str:
 
 
 def short_size(size: float) -> str:
-    """The same to three digits where it is large: 12.3 k, 4.56 M, 7.89 G."""
+    """Shorten a size to three digits where it is large: 12.3 k, 4.56 M, 7.89 G."""
     for power, letter in ((9, "G"), (6, "M"), (3, "k")):
         if size >= 10**power:
             digits = 2 - int(math.log10(size / 10**power))
@@ -179,13 +179,13 @@ class UnprunedResult(Measured):
 
     @property
     def label(self) -> str:
-        """What to call it: "unpruned" where it is what the students are cut from, or "teacher"."""
+        """Name of the model: "unpruned" if the students are cut from it, else "teacher"."""
         return "teacher" if self.student_is_new else "unpruned"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult(Measured):
-    """What a finished trial found, measured on the cut model."""
+    """Result of a finished trial, measured on the cut model."""
 
     target_ratio: Finite
     """R; what was reached, where a method has no target."""
@@ -207,7 +207,7 @@ class TrialResult(Measured):
 
     @property
     def budget_name(self) -> str:
-        """What to call what R is a share of."""
+        """Name of the cost that R is a share of."""
         return _cost_name(self.budget_unit)
 
     @property
@@ -222,5 +222,5 @@ class TrialResult(Measured):
         return 0.0 if 0 < excess < _ROUNDING else excess
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Encode the result as one line of JSON."""
         return json.dumps(asdict(self))

@@ -83,12 +83,12 @@ class RunFolder:
 
     @property
     def identity(self) -> str | None:
-        """What tells this folder from another one of the same study."""
+        """Random name that tells this folder from another one of the same study."""
         return self._addressed().get("folder")
 
     @property
     def inode(self) -> int:
-        """What tells it from its copies."""
+        """Inode of the folder, which tells it from its copies."""
         return self.path.stat().st_ino
 
     def _addressed(self) -> Mapping[str, str]:
@@ -112,7 +112,7 @@ class RunFolder:
         atomic_write_text(self._launch, json.dumps(document))
 
     def read_launch(self) -> Launched | None:
-        """What `write_launch` kept; None if the run was launched otherwise, or it is damaged."""
+        """Read the launch that `write_launch` kept; None if there is none, or it is damaged."""
         with suppress(FileNotFoundError, RunError):
             return as_record(Launched, read_json(self._launch), f"'{self._launch}'")
         return None

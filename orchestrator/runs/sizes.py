@@ -22,47 +22,46 @@ _WORDS = {
     "layers": "the layer itself",
     "ranks": "ranks of factored weights",
 }
+# Units of the unpruned model, for kinds that its sizes leave out.
 _OF_WHOLE = {"weight_bits": 32, "input_bits": 32, "attention_bits": 32, "layers": 1}
-"""What the unpruned model has of kinds that its sizes are silent on."""
+# Kinds that are removed with each head, and with the last head.
 _OF_HEADS, _OF_ATTENTION = ("query_key", "value"), ("query_inputs", "key_inputs", "value_inputs")
-"""Kinds that leave with each head, and with the last."""
 
 
 def in_words(kind: str) -> str:
-    """What to call units of this kind."""
+    """Name of a kind of units."""
     return _WORDS.get(kind, kind)
 
 
 def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
-    """The kinds to show of these models, heads and FFN neurons first: all of which in any model
-    more is gone than what leaves with a head. Each with the units of the unpruned model, whose
-    sizes are `full`; where that has none of the kind, with the most of any of these models."""
-    found = {}
+    """Kinds to show of these models, each with the units of the unpruned one, or where that has
+    none of the kind the most of any. Left out: kinds of which no more is gone than with a head."""
+    kinds = {}
     for kind in dict.fromkeys((*_WORDS, *chain(*models))):
         having = [sizes for sizes in models if kind in sizes]
         if kind in _OF_WHOLE and having:
-            found[kind] = (_OF_WHOLE[kind],) * len(having[0][kind])
+            kinds[kind] = (_OF_WHOLE[kind],) * len(having[0][kind])
         elif not all(_left_with_heads(kind, sizes, full) for sizes in having):
             most = zip_longest(*(sizes[kind] for sizes in having), fillvalue=0)
-            found[kind] = tuple(full[kind] if kind in full else map(max, most))
-    return found
+            kinds[kind] = tuple(full[kind] if kind in full else map(max, most))
+    return kinds
 
 
 def in_numbers(sizes: Sizes, full: Sizes) -> dict[str, list[str]]:
-    """What to show of a model, in words: for each kind and layer such as "3 of 12"."""
+    """Units that are left, as text: by kind, for each layer such as "3 of 12"."""
     return {
-        in_words(kind): [f"{n:,} of {all_:,}" for n, all_ in zip(sizes[kind], whole, strict=False)]
-        for kind, whole in shown([sizes], full).items()
+        in_words(kind): [f"{n:,} of {all_:,}" for n, all_ in zip(sizes[kind], units, strict=False)]
+        for kind, units in shown([sizes], full).items()
     }
 
 
 def _left_with_heads(kind: str, sizes: Sizes, full: Sizes) -> bool:
     """Whether a layer lacks no more units of this kind than its missing heads had."""
-    known = {kind, "heads"} <= sizes.keys() & full.keys()
-    if kind not in (*_OF_HEADS, *_OF_ATTENTION) or not known:
+    comparable = {kind, "heads"} <= sizes.keys() & full.keys()
+    if kind not in (*_OF_HEADS, *_OF_ATTENTION) or not comparable:
         return False
     layers = zip(sizes[kind], full[kind], sizes["heads"], full["heads"], strict=False)
     return all(
-        left == (whole * heads // (all_heads or 1) if kind in _OF_HEADS else whole * bool(heads))
-        for left, whole, heads, all_heads in layers
+        left == (units * heads // (all_heads or 1) if kind in _OF_HEADS else units * bool(heads))
+        for left, units, heads, all_heads in layers
     )

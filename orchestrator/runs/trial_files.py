@@ -1,4 +1,4 @@
-"""What a trial leaves in its folder: architecture, result, curve, model. Readers need no torch."""
+"""Files of a trial: architecture and its picture, result, curve, model. Readers need no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from objectives.cache import atomic_write
 from objectives.errors import NonNegativeInt
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import write_answers
-from orchestrator.runs.heat_map import draw_heat_map
 from orchestrator.runs.reading import as_type, read_json
 from orchestrator.runs.run_folder import ANSWERS, MODEL, link_or_copy
 
@@ -25,12 +24,47 @@ if TYPE_CHECKING:
     from objectives.search_method import SearchResult
     from orchestrator.runs.results import TrialResult
 
+
+from orchestrator.runs.sizes import Sizes, in_words, shown
+
+_ROW, _CELL = 26, 19
+_BAR, _KIND = 176, 320  # widths of a bar, and of a bar with its number
+_MARGIN = 70
+_GROUND, _INK, _GONE, _KEPT = "#ffffff", "#222222", "#d9d9d9", "#0072b2"
+
+
+def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
+    """Write a PNG: a row a layer, the first one at the top, and a bar for each kind of units.
+    `full` are the sizes of the unpruned model. Blue is kept, grey is gone."""
+    from PIL import Image, ImageDraw  # only the process that trains draws one
+
+    kinds, layers = shown([sizes], full), max(map(len, sizes.values()), default=0)
+    size = (_MARGIN + _KIND * len(kinds), 36 + _ROW * layers + 8)
+    picture = Image.new("RGB", size, _GROUND)
+    draw = ImageDraw.Draw(picture)
+    for number in range(layers):
+        draw.text((10, 35 + number * _ROW), f"layer {number + 1}", fill=_INK)
+    for place, (kind, of_layers) in enumerate(kinds.items()):
+        left = _MARGIN + place * _KIND
+        draw.text((left, 10), in_words(kind), fill=_INK)
+        for number, (left_of_layer, units) in enumerate(zip(sizes[kind], of_layers, strict=False)):
+            top = 30 + number * _ROW
+            draw.rectangle((left, top, left + _BAR - 1, top + _CELL), fill=_GONE)
+            if left_of_layer:
+                long = max(
+                    round(_BAR * left_of_layer / units), 1
+                )  # one neuron of 1,536 is seen, too
+                draw.rectangle((left, top, left + long - 1, top + _CELL), fill=_KEPT)
+            draw.text((left + _BAR + 10, top + 5), f"{left_of_layer:,} of {units:,}", fill=_INK)
+    picture.save(target, optimize=True)
+
+
 _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"
 _HEAT_MAP = "architecture.png"
 
 
-class Scored(NamedTuple):
-    """What a trial found for a task, and what that is worth."""
+class ScoredOutcome(NamedTuple):
+    """Outcome of a trial on one task, scored."""
 
     found: SearchResult
     result: TrialResult
@@ -41,7 +75,7 @@ class Scored(NamedTuple):
     """The sizes of the unpruned model."""
 
 
-def write_trial(folder: Path, tasks: Mapping[str, Scored]) -> None:
+def write_trial(folder: Path, tasks: Mapping[str, ScoredOutcome]) -> None:
     """Write the folder, whole or not at all. That of the study's task is called "", others by their
     place in it. Raises OSError if the disk refuses."""
     with atomic_write(folder) as unfinished:
@@ -49,20 +83,20 @@ def write_trial(folder: Path, tasks: Mapping[str, Scored]) -> None:
             _write(unfinished / place, task)
 
 
-def _write(folder: Path, task: Scored) -> None:
+def _write(folder: Path, task: ScoredOutcome) -> None:
     from objectives.students.bert.exporting import save_model, save_tokenizer  # torch
 
-    found = task.found
+    search = task.found
     folder.mkdir(parents=True)
-    (folder / _ARCHITECTURE).write_text(found.architecture.to_json())
+    (folder / _ARCHITECTURE).write_text(search.architecture.to_json())
     (folder / _RESULT).write_text(task.result.to_json())
     write_answers(folder / ANSWERS, task.answers)
     with (folder / _CURVE).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, dict.fromkeys(chain.from_iterable(found.curve)))
+        writer = csv.DictWriter(file, dict.fromkeys(chain.from_iterable(search.curve)))
         writer.writeheader()
-        writer.writerows(found.curve)
-    draw_heat_map(found.architecture.sizes(), task.full, folder / _HEAT_MAP)
-    save_model(found.model, folder / MODEL)
+        writer.writerows(search.curve)
+    draw_heat_map(search.architecture.sizes(), task.full, folder / _HEAT_MAP)
+    save_model(search.model, folder / MODEL)
     save_tokenizer(task.tokenizer, folder / MODEL)
 
 

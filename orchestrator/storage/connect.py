@@ -1,5 +1,6 @@
 """The storage of a study: one URL chooses, and what does not fit is refused with what does."""
 
+import json
 import os
 import sqlite3
 import warnings
@@ -13,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage, get_storage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from sqlalchemy import NullPool, create_engine, event, inspect
 from sqlalchemy.engine import URL, Engine
@@ -20,17 +22,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from objectives.cache import atomic_write, kernel_lock, sync
 from orchestrator.errors import RunError
-from orchestrator.storage.journal import RepairedJournal
 from orchestrator.storage.retry import reason_of, retried
 from orchestrator.storage.urls import as_named, hidden, is_file, kind_of, parse_url, sqlite_url
 
 CONNECT_SECONDS = 5  # how long a server may take to answer the first time
 _STUDIES = "studies"  # a table of every database of Optuna
+# Locks with which one process at a time makes the tables of a server, until it disconnects.
 _TURNS = {
     "postgresql": "SELECT pg_advisory_xact_lock(1835103590)",
     "mysql": f"SELECT GET_LOCK('maskfront', {CONNECT_SECONDS - 1})",
 }
-"""How one process at a time makes the tables of a server, until its connection is closed."""
 _LAST = "alembic_version"  # the table that Optuna makes last
 
 
@@ -140,8 +141,8 @@ def _make_sqlite(path: Path) -> None:
 
 
 class _Sqlite(RDBStorage):
-    """One in which the end of a trial survives a power cut, with all that was written before it:
-    the log is synced then, as synchronous=FULL would do after each write."""
+    """SQLite storage that syncs its log at the end of a trial, so that it survives a power cut;
+    synchronous=FULL would do so after each write."""
 
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
@@ -267,3 +268,52 @@ def _explained(url: URL) -> Iterator[None]:
         raise RunError(
             f"storage {shown} is damaged ({error}); restore it from a copy, or name another"
         ) from error
+
+
+_BLOCK = 1 << 16  # bytes that are read at once
+
+
+class RepairedJournal(JournalFileBackend):
+    """Journal whose last line is whole whenever something is added to it."""
+
+    # A process that dies while it writes, and a full disk, leave half a line, to which Optuna would
+    # glue the next record. It was never acknowledged: it is cut off before each record.
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._journal, self._turns = path, path.with_name(f"{path.name}.flock")
+        super().__init__(str(path))
+        with path.open("rb") as file:
+            start = file.readline(_BLOCK)
+        if start.strip(b"\0") and not start.startswith(b'{"op_code":'):  # a repair would spoil it
+            raise RunError(
+                f"'{path}' is not an Optuna journal; name another file after journal:///"
+            )
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Add records, all or none, on disk when this returns. Raises OSError."""
+        record = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        with kernel_lock(self._turns), open(self._journal, "r+b", buffering=0) as file:
+            end = _end_of_last_line(file.fileno())
+            file.truncate(end)
+            file.seek(end)
+            try:
+                data = memoryview(record.encode())
+                while data:
+                    data = data[file.write(data) :]
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(end)
+                raise
+
+
+def _end_of_last_line(file: int) -> int:
+    """Where the last whole line ends, in bytes from the start; NULs after it are no line."""
+    end = os.fstat(file).st_size
+    while end:
+        start = max(0, end - _BLOCK)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

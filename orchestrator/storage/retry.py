@@ -16,20 +16,19 @@ from orchestrator.errors import RunError
 
 RETRY_SECONDS = 120.0  # seconds for which a server may be away before a worker ends
 _LONGEST_PAUSE = 5.0
+# Codes of the system, PostgreSQL, SQLite and MySQL (its disk, and its table) for a full disk.
 _FULL = {errno.ENOSPC, errno.EDQUOT, "53100", "SQLITE_FULL", 1021, 1114}
-"""Codes of the system, PostgreSQL, SQLite and MySQL (its disk, and its table) for a full disk."""
 
 _Storage = TypeVar("_Storage", bound=BaseStorage)
 
 
 def retried(storage: _Storage, shown: str, seconds: float = RETRY_SECONDS) -> _Storage:
-    """Let every call of `storage` try again, with growing pauses, while its server is away.
-
-    Each call is one transaction, and all may be made twice: a second result of the same trial is
-    recognised, a trial that was created in vain is unowned, so that the next claim fails it, and
-    knobs that were enqueued in vain are tried twice, but for those of a trial that is tried again
-    (`Claims`). After `seconds` the call raises RunError, which shows the storage as `shown`.
-    """
+    """Let every call of `storage` try again, with growing pauses, while its server is away; after
+    `seconds` it raises RunError, which shows the storage as `shown`."""
+    # Each call is one transaction, and all may be made twice: a second result of the same trial is
+    # recognised, a trial that was created in vain is unowned, so that the next claim fails it, and
+    # knobs that were enqueued in vain are tried twice, but for those of a trial that is tried again
+    # (`Claims`).
     for name in sorted(BaseStorage.__abstractmethods__):
         setattr(storage, name, _retried_call(storage, name, shown, seconds))
     return storage
@@ -68,8 +67,8 @@ def _retried_call(
 def _is_told(
     storage: BaseStorage, trial_id: int, state: Any = None, values: Any = None, *_: Any, **__: Any
 ) -> bool:
-    known = storage.get_trial(trial_id)
-    return known.state == state and (known.values or None) == (values and list(values))
+    trial = storage.get_trial(trial_id)
+    return trial.state == state and (trial.values or None) == (values and list(values))
 
 
 def is_lost(error: BaseException) -> bool:
@@ -90,18 +89,20 @@ def is_lost(error: BaseException) -> bool:
 def is_full(error: BaseException) -> bool:
     """Whether a disk is full, here or of a server; by codes, as words may say anything."""
     for cause in causes(error):
-        own = cause.orig if isinstance(cause, DBAPIError) and cause.orig else cause
-        codes = [getattr(own, name, None) for name in ("errno", "sqlstate", "sqlite_errorname")]
-        codes += [code for code in own.args[:1] if isinstance(code, int)]  # PyMySQL's
+        driver_error = cause.orig if isinstance(cause, DBAPIError) and cause.orig else cause
+        codes = [
+            getattr(driver_error, name, None) for name in ("errno", "sqlstate", "sqlite_errorname")
+        ]
+        codes += [code for code in driver_error.args[:1] if isinstance(code, int)]  # PyMySQL's
         if not _FULL.isdisjoint(codes):
             return True
     return False
 
 
 def reason_of(error: BaseException) -> str:
-    """What a driver said, in one line."""
+    """Shorten a driver's error to one line."""
     while isinstance(error, StorageInternalError) and error.__cause__ is not None:
         error = error.__cause__
-    said = error.orig if isinstance(error, DBAPIError) else error
-    details = getattr(said, "details", None)  # of a grpc.RpcError
-    return " ".join(str(details() if callable(details) else said).split())
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    details = getattr(cause, "details", None)  # of a grpc.RpcError
+    return " ".join(str(details() if callable(details) else cause).split())

@@ -18,15 +18,16 @@ HOST = "MASKFRONT_STORAGE_HOST"
 """Environment variable with the hosts that a run folder may name beside this machine, with commas
 between them; behind each, after a "?", what a URL may say of its certificates."""
 _HERE = ("", "localhost", "127.0.0.1", "::1")
+# URLs of the servers that the user has named to this process, with password, by `_server`.
 _named: dict[tuple[object, ...], URL] = {}
-"""URLs of the servers that the user has named to this process, with password, by `_server`."""
+# Settings that the URL of a run folder may have behind its "?".
 _PLACE = ("host", "port", "unix_socket")
-"""What a run folder may say behind the "?" of its URL."""
+# Settings that a user's URL may have there. PyMySQL would read any file of this machine that a URL
+# tells it to.
 _SETTINGS = (
     *_PLACE,
     *("charset", "sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca", "ssl_check_hostname"),
 )
-"""What a user may say there. PyMySQL would read any file of this machine that a URL tells it to."""
 _FILES = ("sqlite", "journal")
 _DRIVERS = {
     "postgres": "postgresql+psycopg",
@@ -83,17 +84,17 @@ def remember_server(text: str) -> str:
     which the URL has or the environment has for it, and the settings: `as_named` knows them."""
     url = parse_url(text)
     if kind_of(url) not in _FILES:
-        known = _named.get(_server(url), url).password
-        password = url.password or known or os.environ.get(PASSWORD)
+        earlier = _named.get(_server(url), url).password
+        password = url.password or earlier or os.environ.get(PASSWORD)
         know_password(str(password or ""))
         _named[_server(url)] = url if url.username is None else url.set(password=password)
     return hidden(url)
 
 
 def as_named(url: URL) -> URL:
-    """The URL with the password and the settings that the user gave for its server. Raises RunError
-    for a server that the user has not named and for settings of another: whoever sent a run folder
-    may have written where its study lies."""
+    """Add the password and settings that the user gave for this server. Raises RunError for a
+    server or settings that the user has not named."""
+    # Whoever sent a run folder may have written where its study lies.
     if kind_of(url) in _FILES:
         return url
     named = _named.get(_server(url)) or _named_by_environment(url)
@@ -109,22 +110,22 @@ def as_named(url: URL) -> URL:
 
 def _named_by_environment(url: URL) -> URL:
     entries = (entry.partition("?") for entry in os.environ.get(HOST, "").split(","))
-    known = dict.fromkeys(_HERE, "") | {host: query for host, _, query in entries}
-    if strange := [host for host in _hosts(url) if host not in known]:
+    queries = dict.fromkeys(_HERE, "") | {host: query for host, _, query in entries}
+    if strange := [host for host in _hosts(url) if host not in queries]:
         trust = shlex.quote(f"{HOST}={','.join(strange)}")
         raise RunError(
             f"storage {hidden(url)} comes from a run folder, and you have not named its server; "
             f"set {trust} if you know it, or name its whole URL",
             "storage",
         )
-    query = "&".join(filter(None, map(known.get, _hosts(url))))
+    query = "&".join(filter(None, map(queries.get, _hosts(url))))
     settings = parse_url(f"{url.drivername}://?{query}").query if query else {}
     password = None if url.username is None else os.environ.get(PASSWORD)
     return url.set(password=password, query=settings)
 
 
 def _server(url: URL) -> tuple[object, ...]:
-    """What a password is for."""
+    """Identify the server that a password belongs to."""
     return url.username, url.port, *_hosts(url), *url.normalized_query.get("port", ())
 
 

@@ -27,7 +27,6 @@ from orchestrator.runs.records import (
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.workers.heartbeat import (
     Watch,
-    WorkerRecord,
     end_record,
     launch_of,
     this_machine,
@@ -48,9 +47,11 @@ Retry = Literal["never", "always", "limited"]
 
 
 class Claims:
-    """Takes trials of a study for one worker. Workers claim in turn, under a lock of the run
-    folder. So the trials that are still wanted are counted once, and a running trial of theirs that
-    names no worker can only be left from one that died between two writes."""
+    """Queue of a study's trials for one worker. Workers claim in turn, under a lock of the run
+    folder."""
+
+    # So the trials that are still wanted are counted once, and a running trial that names no worker
+    # can only be left from one that died between two writes.
 
     def __init__(
         self,
@@ -81,9 +82,8 @@ class Claims:
         return self._outer.get_trials(deepcopy=False, states=states)
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
-        """Claim up to `most` trials, fewer or none where that many are running or finished. First
-        those of dead workers are failed, and their knobs enqueued; `note` gets a line on each. A
-        trial that is to train alone is claimed alone."""
+        """Claim up to `most` trials, fewer or none where that many are running or finished. Trials
+        of dead workers are failed first; `note` gets a line on each."""
         claimed: list[optuna.Trial] = []
         try:
             with self._folder.in_turn("claim"):
@@ -149,7 +149,7 @@ class Claims:
 
     def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
         workers = workers_of(self._outer)
-        dead = self._watch.dead(workers)
+        dead, outer = self._watch.dead(workers), self._outer
         lost = 0
         for trial in running:
             owner = trial.user_attrs.get(WORKER, "")
@@ -158,7 +158,10 @@ class Claims:
                 continue
             record = workers.get(owner)
             why = {LAST_SEEN: 0.0 if record is None else record.at}
-            retry: Retry = "always" if record and self._died_with_all(record) else "limited"
+            retry: Retry = "limited"
+            if record and record.machine != this_machine() and record.launch != launch_of(outer):
+                # Neither its machine nor its launch outlived it: no fault of its knobs.
+                retry = "always"
             if fail_trial(self._outer, self._folder, trial.number, why, retry):
                 lost += 1
                 again = _retries(self._outer, trial.number)
@@ -169,10 +172,6 @@ class Claims:
                 end_record(self._outer, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
         return lost
-
-    def _died_with_all(self, dead: WorkerRecord) -> bool:
-        """Whether neither its machine nor its launch outlived a worker: no fault of its knobs."""
-        return dead.machine != this_machine() and dead.launch != launch_of(self._outer)
 
 
 def fail_trial(
@@ -208,14 +207,11 @@ def remove_files(outer: optuna.Study, folder: RunFolder, trial: FrozenTrial | op
 
 
 def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> None:
-    """Enqueue the knobs of a trial that is about to be failed, unless they were enqueued before: by
-    one that was killed before it failed the trial.
-
-    If `limited`, its worker died or ended with it. That counts against the knobs where they trained
-    alone, and they are dropped after `_MOST_DEATHS`; where others trained beside them, any of these
-    may be to blame, so that each is tried alone. Optuna's own retry would carry over artifacts, and
-    constraints, which cannot be set twice.
-    """
+    """Enqueue the knobs of a trial that is about to be failed, unless a killed worker did already;
+    `limited` if its worker died or ended with it."""
+    # A death counts against knobs that trained alone, which are dropped after `_MOST_DEATHS`; where
+    # others trained beside them, any of these may be to blame, so that each is tried alone.
+    # Optuna's own retry would carry over artifacts, and constraints, which cannot be set twice.
     knobs = knobs_of(trial)
     attributes = {**OWN, RETRY_OF: trial.number}
     deaths = trial.user_attrs.get(DEATHS_ALONE)

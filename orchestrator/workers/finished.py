@@ -12,7 +12,7 @@ from orchestrator.runs.records import FinishedTrial, trial_record
 from orchestrator.runs.run_folder import MODEL, RunFolder
 from orchestrator.study import Study
 
-Member = tuple[int, SearchMethod]  # a trial's number and its method
+NumberedMethod = tuple[int, SearchMethod]  # a trial's number and its method
 
 
 class Finished:
@@ -24,10 +24,13 @@ class Finished:
         self._read: set[int] = set()
         self._numbers: dict[SearchMethod, list[int]] = {}
 
-    def new_and_repeats(self, members: Sequence[Member]) -> tuple[list[Member], list[Member]]:
-        """Those to search; and those that have a twin, finished or among the others."""
+    def new_and_repeats(
+        self, members: Sequence[NumberedMethod]
+    ) -> tuple[list[NumberedMethod], list[NumberedMethod]]:
+        """Split members into those to search and those with a twin, finished or among the
+        others."""
         self._read_finished()
-        new: dict[SearchMethod, Member] = {}
+        new: dict[SearchMethod, NumberedMethod] = {}
         repeats = []
         for number, method in members:
             canonical = method.canonical()
@@ -43,8 +46,8 @@ class Finished:
         for number in self._numbers.get(method.canonical(), ()):
             record = trial_record(all_trials(self._outer)[number])
             folder = self._folder.trial(number)
-            whole = (folder / MODEL).is_dir() and not damages(folder)
-            if isinstance(record, FinishedTrial) and whole:
+            intact = (folder / MODEL).is_dir() and not damages(folder)
+            if isinstance(record, FinishedTrial) and intact:
                 return record
         return None
 

@@ -33,7 +33,7 @@ FAREWELL = 5.0  # seconds that a worker waits at its end until the storage knows
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRecord:
-    """What a worker says of itself at each beat."""
+    """State that a worker writes at each beat."""
 
     name: str
     host: str
@@ -63,9 +63,10 @@ def workers_of(outer: optuna.Study, where: str = "the study") -> dict[str, Worke
 
 
 class Heartbeat:
-    """Holds the lock, and beats from a thread of its own for all trials of the worker. The thread
-    alone writes the record, so that none of its beats, which the storage may take minutes later,
-    comes after the word that the worker has ended."""
+    """Lock of a worker, and the thread that alone writes its record."""
+
+    # One writer, so that no beat, which the storage may take minutes later, comes after the word
+    # that the worker has ended.
 
     def __init__(self, outer: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT):
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -138,13 +139,13 @@ class Watch:
         self._looked = clock()
 
     def dead(self, workers: Mapping[str, WorkerRecord]) -> set[str]:
-        """Names of the workers that have ended, however they did: of this machine those whose lock
-        is free, of another those whose beat has not changed for `GRACE` seconds of our own clock.
-        The time between two looks counts for a quarter of that at most: if it was long, the storage
-        may have been away for all workers."""
+        """Names of workers that have ended: here those with a free lock, elsewhere those without a
+        beat for `GRACE` seconds of our clock."""
+        # The time between two looks counts for a quarter of GRACE at most: if it was long, the
+        # storage may have been away for all workers.
         now = self._clock()
         passed, self._looked = min(now - self._looked, GRACE / 4), now
-        return {n for n, known in workers.items() if known.ended or self._is_dead(known, passed)}
+        return {n for n, record in workers.items() if record.ended or self._is_dead(record, passed)}
 
     def _is_dead(self, record: WorkerRecord, passed: float) -> bool:
         free = _has_free_lock(record, self._folder)

@@ -30,11 +30,10 @@ def begin_launch(outer: optuna.Study, timeout: float | None) -> None:
 
 
 def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:
-    """Why the launch takes no more trials though some are still wanted; None if it takes more.
-
-    Where the front has stopped growing that holds for all workers from then on, although a trial
-    that still runs may make it grow.
-    """
+    """Reason for which the launch takes no more trials though some are wanted; None if it takes
+    more."""
+    # A front that has stopped growing ends all workers from then on, although a trial that still
+    # runs may make it grow.
     attributes = outer.user_attrs
     until, stopped = attributes.get(UNTIL), attributes.get(STOPPED)
     if until is not None:
@@ -45,7 +44,7 @@ def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:
     if stopped is None and patience is not None:
         ended = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         records = [trial_record(trial) for trial in ended]
-        growth = last_growth([one for one in records if isinstance(one, FinishedTrial)])
+        growth = last_growth([record for record in records if isinstance(record, FinishedTrial)])
         if len(records) - max(growth, attributes.get(BEFORE, 0)) >= patience:
             stopped = f"the front has not grown for {patience} finished trials (Study.patience)"
             outer.set_user_attr(STOPPED, stopped)
@@ -53,13 +52,11 @@ def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:
 
 
 def last_growth(trials: Sequence[FinishedTrial]) -> int:
-    """After how many of these trials, in the order in which they ended, the hypervolume of the
-    front grew last; 0 if it never did.
-
-    It is counted from the cost of the unpruned model and from a metric of 0, of a divergence from
-    infinity. So a trial adds to it that costs less, is better than that, and is matched by no
-    earlier one in both objectives.
-    """
+    """Count the trials, by their ends, up to the last that added to the hypervolume of the front;
+    0 if none did."""
+    # The volume is counted from the cost of the unpruned model and from a metric of 0, of a
+    # divergence from infinity. So a trial adds to it that costs less, is better than that, and is
+    # matched by no earlier one in both objectives.
     before: list[tuple[float, float]] = []
     growth = 0
     for count, trial in enumerate(sorted(trials, key=attrgetter("end", "number")), 1):

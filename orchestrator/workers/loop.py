@@ -3,9 +3,10 @@
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -17,7 +18,7 @@ from objectives.engines.serving import check_engine
 from objectives.session import Session
 from objectives.text.vocabulary import check_vocabulary
 from objectives.workbench.inputs import Inputs, read_inputs
-from objectives.workbench.workbench import prepare
+from objectives.workbench.workbench import Workbench, prepare
 from orchestrator.errors import RunError
 from orchestrator.identity import definition_of
 from orchestrator.runs.answers import check_teachers
@@ -35,11 +36,126 @@ from orchestrator.terminal import say
 from orchestrator.workers import opening
 from orchestrator.workers.claims import Claims, retry_damaged
 from orchestrator.workers.heartbeat import Heartbeat, living
-from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.limits import finished_trials
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.warm_start import enqueue_warm
 from orchestrator.workers.worker import Callback, Worker
+
+Backend = Literal["loky", "dask", "ray"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Where, with what and how far a study runs: see `orchestrator.launch`."""
+
+    trials: int | None = None
+    population: PopulationSize | None = None
+    workers: int = 1
+    out: str | Path | None = None
+    storage: str | None = field(default=None, repr=False)  # it may hold a password
+    device: str = "auto"
+    artifacts: str | None = None
+    backend: Backend = "loky"
+    cluster: str | None = None
+    timeout: float | None = None
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the only worker is the process that launches."""
+        return (self.workers, self.backend, self.cluster) == (1, "loky", None)
+
+    def applied(self, study: Study) -> tuple[Study, RunFolder]:
+        """The study with what the launch says instead, and its folder. Raises RunError for what is
+        no Study, such as the name of its file."""
+        if not isinstance(study, Study):
+            raise RunError(
+                f"a launch takes a Study, not a {type(study).__name__}; read one from a file with "
+                "orchestrator.load_study('study.py')"
+            )
+        if self.timeout is not None and not self.timeout > 0:
+            raise RunError(f"timeout is {self.timeout}; it must be seconds above 0", "timeout")
+        study = replace(
+            study,
+            trials=study.trials if self.trials is None else self.trials,
+            population=study.population if self.population is None else self.population,
+        )
+        return study, RunFolder(Path("runs") / study.name if self.out is None else Path(self.out))
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A study with its folder, Optuna study and inputs, open to be served on a device."""
+
+    study: Study
+    folder: RunFolder
+    outer: optuna.Study
+    inputs: Inputs
+    device: str
+
+    def record(self) -> RunRecord:
+        """Read the run as it stands."""
+        return record_of(self.outer, self.folder.path)
+
+    def claims(self, worker: str = "", token: str = "") -> Claims:
+        """Make the trial queue of a worker, or of the launch itself."""
+        study = self.study
+        draws = study.sampler is not None
+        return Claims(
+            self.outer, self.folder, study.knobs, worker, study.trials, token, draws=draws
+        )
+
+    def serve(
+        self,
+        progress: LaunchProgress,
+        callbacks: Sequence[Callback] = (),
+        number: int = 0,
+        token: str = "",
+    ) -> None:
+        """Work on the study until enough trials are finished, as its worker of this number."""
+        study, folder, outer, device = self.study, self.folder, self.outer, self.device
+        so_far = len(outer.get_trials(deepcopy=False))
+        outer.sampler = make_sampler(
+            study.seed, so_far, study.at_once(device), number, study.sampler or "random"
+        )
+        with Heartbeat(outer, folder, device) as heart:
+            claims = self.claims(heart.record.name, token)
+            session = Session(cache=folder.cache, seed=study.seed, device=device, progress=progress)
+            if (finished := finished_trials(outer)) >= study.trials:
+                progress.note(
+                    f"{finished} trials are finished, {study.trials} wanted: nothing to do"
+                )
+                claims.fail_orphans()
+                if study.teacher.fine_tuned:  # the cache may be gone, and serving a run needs it
+                    with progress, folder.in_turn("prepare"):
+                        self._restore_teacher(session)
+                return
+            with progress:
+                progress.finished(finished)
+                with folder.in_turn("prepare"):  # the first one makes what all others read
+                    bench = self._prepare(session)
+                Worker(study, folder, outer, claims, progress, bench).run(callbacks)
+
+    def _restore_teacher(self, session: Session) -> None:
+        tune_teacher(self.study, self.outer, self.inputs, session)
+        answering = self.inputs.answering(self.inputs.split("train"), session)
+        check_teachers(self.folder, {"": self.inputs.selection(answering).numpy()})
+
+    def _prepare(self, session: Session) -> Workbench:
+        study = self.study
+        notes = tune_teacher(study, self.outer, self.inputs, session)
+        bench = prepare(
+            self.inputs,
+            session=session,
+            cost=study.cost,
+            engine=study.engine,
+            latency_batch=study.latency_batch,
+            objective=study.objective,
+            spaces=study.spaces,
+            fidelity=study.fidelity,
+        )
+        self.outer.set_user_attr(FEATURES, bench.features)
+        enqueue_warm(self.outer, study, bench.features)
+        return replace(bench, notes=(*notes, *bench.notes))
 
 
 def run_study(
@@ -54,9 +170,9 @@ def run_study(
     study, folder = options.applied(study)
     device = choose_device(options.device)
     note = partial(say, console or Console())
-    with writing(folder), opened(study, folder, options, device, note) as (outer, inputs):
-        _serve(study, folder, outer, inputs, device, callbacks, LaunchProgress(study, console))
-        return record_of(outer, folder.path)
+    with writing(folder), opened(study, folder, options, device, note) as run:
+        run.serve(LaunchProgress(study, console), callbacks)
+        return run.record()
 
 
 @unattended()
@@ -104,9 +220,9 @@ def work(
         opening.bind_folder(folder, outer, hidden(parse_url(url)))
         opening.check_room(url, living(outer, folder))
         speaker = "worker" if number is None else f"worker {number}"
-        progress = LaunchProgress(study, console, speaker)
         number = secrets.randbits(64) if number is None else number
-        _serve(study, folder, outer, inputs, chosen, (), progress, number, token)
+        run = OpenRun(study, folder, outer, inputs, chosen)
+        run.serve(LaunchProgress(study, console, speaker), number=number, token=token)
 
 
 @contextmanager
@@ -116,29 +232,30 @@ def opened(
     options: LaunchOptions,
     device: str,
     note: Callable[[str], object],
-) -> Iterator[tuple[optuna.Study, Inputs]]:
-    """The study, made or continued for a launch on `device`, while no other may; and its data. What
-    was lost since the last launch is enqueued again, and `note` gets a line on it."""
+) -> Iterator[OpenRun]:
+    """Make or continue the run for a launch on `device`, while no other may. Trials that were lost
+    since the last launch are enqueued again, and `note` gets a line on each."""
     url = address(folder, options.storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
     inputs, definition = read_study(study, device)
     shown = hidden(parse_url(url))
     with folder.locked():
-        own = folder.is_own(shown)
-        if own and not folder.database.exists():
+        local = folder.is_own(shown)
+        if local and not folder.database.exists():
             # Before an empty database lies where the lost one belongs.
             opening.check_no_trials(folder)
         opened_storage = server or open_storage(url)
-        outer = opening.open_study(study, folder, opened_storage, definition, note, own=own)
+        outer = opening.open_study(study, folder, opened_storage, definition, note, own=local)
         opening.bind_folder(folder, outer, shown)
         opening.check_room(url, living(outer, folder), options.workers)
         opening.describe(outer, study, device, options.timeout)
-        Claims(outer, folder, study.knobs, "", study.trials).fail_orphans(note)
+        run = OpenRun(study, folder, outer, inputs, device)
+        run.claims().fail_orphans(note)
         retry_damaged(outer, folder, note)
         if finished_trials(outer) < study.trials:
             opening.ask_first(outer, study)  # a later launch may want others, or failed ones again
         set_artifact_store(outer, options.artifacts)
-        yield outer, inputs
+        yield run
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
@@ -147,11 +264,11 @@ def address(folder: RunFolder, storage: str | None) -> str:
     folder.check_no_links()
     if storage is None:
         return folder.storage
-    known, asked = folder.shown_storage, hidden(parse_url(storage))
-    if known != asked and (folder.address.exists() or folder.database.exists()):
+    remembered, asked = folder.shown_storage, hidden(parse_url(storage))
+    if remembered != asked and (folder.address.exists() or folder.database.exists()):
         raise RunError(
-            f"'{folder.path}' has its study in {known}, not in {asked}; leave the storage out, "
-            "or choose another folder",
+            f"'{folder.path}' has its study in {remembered}, not in {asked}; leave the storage "
+            "out, or choose another folder",
             "storage",
             "out",
         )
@@ -159,7 +276,7 @@ def address(folder: RunFolder, storage: str | None) -> str:
 
 
 def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
-    """What all trials read, checked; and what tells the study from another."""
+    """Read and check the inputs of all trials, and define the study."""
     quiet_libraries()
     check_engine(study.engine, device)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -201,50 +318,3 @@ def writing(folder: RunFolder) -> Iterator[None]:
             "folder, and launch again",
             "out",
         ) from error
-
-
-def _serve(
-    study: Study,
-    folder: RunFolder,
-    outer: optuna.Study,
-    inputs: Inputs,
-    device: str,
-    callbacks: Sequence[Callback],
-    progress: LaunchProgress,
-    number: int = 0,
-    token: str = "",
-) -> None:
-    so_far = len(outer.get_trials(deepcopy=False))
-    at_once = study.at_once(device)
-    outer.sampler = make_sampler(study.seed, so_far, at_once, number, study.sampler or "random")
-    with Heartbeat(outer, folder, device) as heart:
-        name, draws = heart.record.name, study.sampler is not None
-        claims = Claims(outer, folder, study.knobs, name, study.trials, token, draws=draws)
-        session = Session(cache=folder.cache, seed=study.seed, device=device, progress=progress)
-        if (finished := finished_trials(outer)) >= study.trials:
-            progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
-            claims.fail_orphans()
-            if study.teacher.fine_tuned:  # what serves and times a run needs it, and it may be gone
-                with progress, folder.in_turn("prepare"):
-                    tune_teacher(study, outer, inputs, session)
-                    answering = inputs.answering(inputs.split("train"), session)
-                    check_teachers(folder, {"": inputs.selection(answering).numpy()})
-            return
-        with progress:
-            progress.finished(finished)
-            with folder.in_turn("prepare"):  # the first one makes what all others read
-                notes = tune_teacher(study, outer, inputs, session)
-                bench = prepare(
-                    inputs,
-                    session=session,
-                    cost=study.cost,
-                    engine=study.engine,
-                    latency_batch=study.latency_batch,
-                    objective=study.objective,
-                    spaces=study.spaces,
-                    fidelity=study.fidelity,
-                )
-                bench = replace(bench, notes=(*notes, *bench.notes))
-                outer.set_user_attr(FEATURES, bench.features)
-                enqueue_warm(outer, study, bench.features)
-            Worker(study, folder, outer, claims, progress, bench).run(callbacks)

@@ -36,6 +36,7 @@ from orchestrator.workers.heartbeat import WorkerRecord, living, this_machine
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, earlier_runs
 
+# Messages for entries of a definition whose fingerprints differ.
 _CONTENTS = {
     "task.data": "the rows of the task or their roles (train, alpha, select, heldout) have changed",
     "teacher.checkpoint": (
@@ -46,7 +47,6 @@ _CONTENTS = {
     "augmentation.masked_lm": "the masked LM of the augmentation has changed",
     "augmentation.word_vectors": "the word vectors of the augmentation have changed",
 }
-"""Entries of a definition that may be fingerprints, and what it means where two of them differ."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/scaling.md has the figures
 
@@ -65,14 +65,11 @@ def open_study(
     *,
     own: bool,
 ) -> optuna.Study:
-    """The Optuna study of the folder, made or continued; the caller holds the folder's lock. A
-    storage of the folder's `own` has this study, that of its teacher, and no other.
-
-    Raises RunError if folder or storage hold another study, or trials of one that is gone.
-    """
+    """Make or continue the Optuna study; the caller holds the folder's lock. Raises RunError if
+    folder or storage hold another study, or trials of one that is gone."""
     begun = any(
-        known.study_name == study.name and DEFINITION in known.user_attrs
-        for known in storage.get_all_studies()
+        stored.study_name == study.name and DEFINITION in stored.user_attrs
+        for stored in storage.get_all_studies()
     )
     if not begun:
         earlier_runs(study)  # refused before anything is written
@@ -135,9 +132,11 @@ def ask_first(outer: optuna.Study, study: Study) -> None:
         if WARM_START not in trial.user_attrs and knobs_of(trial) not in study.first:
             fail_waiting(outer, trial, {FAILURE: "a later launch did not ask for it"})
     trials = outer.get_trials(deepcopy=False)
-    known = [knobs_of(trial).items() for trial in trials if trial.state is not TrialState.FAIL]
+    knobs_of_trials = [
+        knobs_of(trial).items() for trial in trials if trial.state is not TrialState.FAIL
+    ]
     for knobs in study.first:
-        if not any(knobs.items() <= others for others in known):
+        if not any(knobs.items() <= others for others in knobs_of_trials):
             outer.enqueue_trial(dict(knobs), user_attrs=OWN)
 
 
@@ -155,9 +154,8 @@ def join_study(
 
 
 def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
-    """Bind folder and study to each other, if the storage, a URL without a password, lies
-    elsewhere. Raises RunError if either is bound to another, and for a copy of a folder that is at
-    work or has more models."""
+    """Bind folder and study to each other if the storage lies elsewhere. Raises RunError if either
+    is bound to another, or the folder is a copy."""
     if folder.is_own(storage):
         return
     home = outer.user_attrs.get(HOME)
@@ -169,10 +167,10 @@ def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
         outer.set_user_attr(HOME, {"folder": identity, **_place_of(folder)})
         return
     if home is None or home["folder"] != folder.identity or _is_copy(folder, outer, home):
-        own = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
+        place = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
         raise RunError(
-            f"the files of study '{outer.study_name}' are not in '{folder.path}', but {own}; name "
-            "the study's own folder, shared by all machines",
+            f"the files of study '{outer.study_name}' are not in '{folder.path}', but {place}; "
+            "name the study's own folder, shared by all machines",
             "out",
         )
     here = _place_of(folder)
@@ -202,22 +200,22 @@ def _check_same(
     study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str], *, own: bool
 ) -> None:
     """Refuse another study of the same name, and in a run's own database any other study."""
-    for known in storage.get_all_studies():
-        ours = own and known.study_name != study.name + SUFFIX
-        if known.study_name != study.name and not ours:
+    for stored in storage.get_all_studies():
+        ours = own and stored.study_name != study.name + SUFFIX
+        if stored.study_name != study.name and not ours:
             continue
-        if known.directions != _directions(study):
+        if stored.directions != _directions(study):
             raise RunError(
-                f"the storage has a study '{known.study_name}' with other objectives than "
+                f"the storage has a study '{stored.study_name}' with other objectives than "
                 f"{study.objective} and cost; give yours another name"
             )
-        was = known.user_attrs.get(DEFINITION, {})
+        was = stored.user_attrs.get(DEFINITION, {})
         if not was and any(
             trial.state is not TrialState.WAITING
-            for trial in storage.get_all_trials(study_id_of(known), deepcopy=False)
+            for trial in storage.get_all_trials(study_id_of(stored), deepcopy=False)
         ):
             raise RunError(
-                f"the storage has a study '{known.study_name}' that maskfront did not make; "
+                f"the storage has a study '{stored.study_name}' that maskfront did not make; "
                 "give yours another name"
             )
         differs = [

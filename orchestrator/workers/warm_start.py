@@ -24,7 +24,7 @@ _RATIO = "target_ratio"
 
 
 def earlier_runs(study: Study) -> list[RunRecord]:
-    """Those that the study begins with. Raises RunError for one that tells nothing of its knobs."""
+    """Read the runs that the study begins with. Raises RunError for one with other knobs."""
     runs = [read_run(folder) for folder in study.warm_start]
     for run in runs:
         _check(run, study)
@@ -44,8 +44,8 @@ def enqueue_warm(outer: optuna.Study, study: Study, features: Mapping[str, float
 def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> list[float]:
     """How far the features of other tasks are from one's own: the L1 distance, each feature scaled
     so that those of all tasks fill [0, 1]; infinite where they are not known."""
-    known = [own, *filter(None, others)]
-    spans = {n: max(task[n] for task in known) - min(task[n] for task in known) for n in own}
+    tasks = [own, *filter(None, others)]
+    spans = {n: max(task[n] for task in tasks) - min(task[n] for task in tasks) for n in own}
     return [
         sum(abs(task[n] - own[n]) / span for n, span in spans.items() if span) if task else math.inf
         for task in others
@@ -55,15 +55,12 @@ def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -
 def warm_start(
     study: Study, definition: Mapping[str, str], features: Mapping[str, float]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The first knobs, each behind a text that says where they come from.
-
-    First the largest and the smallest target ratio of the space, if it has one, the other knobs
-    drawn: they stand for the ends of the front. Then the fronts of the runs, at most half of the
-    wanted trials: that of the nearest task first (`distances`), and of equally near ones that of
-    the most similar run (whose definition differs in the fewest entries), then as they are named.
-    Knobs outside this study's ranges are moved to their edge. Raises RunError for a run that tells
-    nothing of these knobs.
-    """
+    """First knobs, each behind a text with its source. Raises RunError for a run of other knobs."""
+    # First the largest and the smallest target ratio of the space, if it has one, the other knobs
+    # drawn: the ends of the front. Then the fronts of the runs, at most half of the wanted trials:
+    # that of the nearest task first (`distances`), of equally near ones that of the most similar
+    # run (whose definition differs in the fewest entries), then as they are named. Knobs outside
+    # this study's ranges are moved to their edge.
     runs = earlier_runs(study)
 
     def differences(run: RunRecord) -> int:
@@ -78,16 +75,16 @@ def warm_start(
         if isinstance(ratio := study.space.get(name), FloatDistribution):
             for end in ("high", "low"):
                 ends.append((f"{end} {name}", {**which, name: getattr(ratio, end)}))
-    found = []
+    knobs_of_fronts = []
     for run in (runs[place] for place in order):
         for trial in run.front:
             knobs = {
-                name: clipped(trial.knobs[name], own)
-                for name, own in study.knobs.items()
+                name: clipped(trial.knobs[name], knob)
+                for name, knob in study.knobs.items()
                 if name in trial.knobs
             }
-            found.append((f"{run.name} trial {trial.number}", knobs))
-    return ends + found[: math.ceil(study.trials / 2)]
+            knobs_of_fronts.append((f"{run.name} trial {trial.number}", knobs))
+    return ends + knobs_of_fronts[: math.ceil(study.trials / 2)]
 
 
 def clipped(value: Any, knob: BaseDistribution) -> Any:
@@ -128,4 +125,6 @@ def _holds(knob: BaseDistribution, theirs: BaseDistribution) -> bool:
     """Whether it can take what was drawn from theirs; numbers beyond its ends are moved inside."""
     if isinstance(knob, CategoricalDistribution) and isinstance(theirs, CategoricalDistribution):
         return set(theirs.choices) <= set(knob.choices)
-    return not any(isinstance(one, CategoricalDistribution) for one in (knob, theirs))
+    return not any(
+        isinstance(distribution, CategoricalDistribution) for distribution in (knob, theirs)
+    )

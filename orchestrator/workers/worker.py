@@ -1,4 +1,4 @@
-"""One worker's loop: claim a population, search it as one program, tell each trial; again."""
+"""Loop of a worker: claim a population, search it as one program, tell each trial; again."""
 
 import math
 import random
@@ -27,7 +27,7 @@ from orchestrator.runs.artifacts import upload
 from orchestrator.runs.records import RunRecord, record_of, unpruned_result
 from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import BESIDE, RunFolder
-from orchestrator.runs.trial_files import Scored, copy_trial, shown_files, write_trial
+from orchestrator.runs.trial_files import ScoredOutcome, copy_trial, shown_files, write_trial
 from orchestrator.signals import check_interrupted
 from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
@@ -39,14 +39,14 @@ from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 Callback = Callable[[RunRecord], object]
 """Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
 
+# A worker gives up when this many trials in a row have failed, in two populations at least, or when
+# all of its first two populations have.
 _MOST_FAILURES = 8
-"""A worker gives up when so many trials in a row have failed, in two populations at least, or when
-all of its first two populations have."""
 _IDLE = 2.0  # seconds at most until a worker without a trial looks again
 
 
 class Worker:
-    """One worker at work on an open study."""
+    """Worker on an open study."""
 
     def __init__(
         self,
@@ -83,7 +83,13 @@ class Worker:
             before = self.counted
             if not self._population():
                 if self.claims.exhausted:
-                    self._check_any_finished()
+                    if not finished_trials(self.outer):
+                        elsewhere = "see the trials of the other workers"
+                        reason = self.failed[-1] if self.failed else elsewhere
+                        raise RunError(
+                            f"study '{self.study.name}': all of its {self.study.trials} trials "
+                            f"failed; the last one with: {reason}"
+                        )
                     return
                 # All that is wanted runs elsewhere, and may fail there.
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
@@ -97,20 +103,6 @@ class Worker:
                     f"last one with: {self.failed[-1]}"
                 )
 
-    def _check_any_finished(self) -> None:
-        if not finished_trials(self.outer):
-            reason = self.failed[-1] if self.failed else "see the trials of the other workers"
-            raise RunError(
-                f"study '{self.study.name}': all of its {self.study.trials} trials failed; the "
-                f"last one with: {reason}"
-            )
-
-    def _at_once(self) -> int:
-        device, workers = self.bench.problem.device, 1
-        if self.study.population == "auto" and device.startswith("cuda"):
-            workers = max(1, len(living(self.outer, self.folder)))
-        return int(min(self.most, self.study.at_once(device, workers)))
-
     def _record_unpruned(self) -> None:
         """Keep the score of the teacher, and name the two objectives. Raises RunError if the run's
         earlier trials were measured otherwise than this launch would."""
@@ -120,20 +112,20 @@ class Worker:
             student_is_new=self.bench.problem.student_is_new,
             beside={
                 what: number
-                for name, own in self.bench.beside.items()
-                for what, number in _numbers(name, own, own.unpruned).items()
+                for name, extra in self.bench.beside.items()
+                for what, number in _numbers(name, extra, extra.unpruned).items()
             },
         )
         if records.UNPRUNED in self.outer.user_attrs:
-            known = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
-            if (known.unit, known.cost_full) != (unpruned.unit, unpruned.cost_full):
+            earlier = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
+            if (earlier.unit, earlier.cost_full) != (unpruned.unit, unpruned.cost_full):
                 raise RunError(
-                    f"'{self.folder.path}': ratio 1 was {known.cost_full} {known.unit}, but is now "
-                    f"{unpruned.cost_full} {unpruned.unit}; use the same device, threads, torch "
-                    "and cache folder as before, or give the study another name"
+                    f"'{self.folder.path}': ratio 1 was {earlier.cost_full} {earlier.unit}, but "
+                    f"is now {unpruned.cost_full} {unpruned.unit}; use the same device, threads, "
+                    "torch and cache folder as before, or give the study another name"
                 )
         tasks = {"": self.bench, **self.bench.beside}
-        teachers = {name: own.teacher_answers["select"].numpy() for name, own in tasks.items()}
+        teachers = {name: extra.teacher_answers["select"].numpy() for name, extra in tasks.items()}
         check_teachers(self.folder, teachers)
         write_rows(
             self.folder,
@@ -163,8 +155,12 @@ class Worker:
     def _population(self) -> bool:
         """Claim, search and tell trials; none is left running, if the storage answers. False if
         there was none to claim."""
+        device, workers = self.bench.problem.device, 1
+        if self.study.population == "auto" and device.startswith("cuda"):
+            workers = max(1, len(living(self.outer, self.folder)))
+        most = int(min(self.most, self.study.at_once(device, workers)))
         try:
-            claimed = self.claims.take(self._at_once(), self.progress.note)
+            claimed = self.claims.take(most, self.progress.note)
             self.running = {trial.number: trial for trial in claimed}
             if not claimed:
                 return False
@@ -226,11 +222,11 @@ class Worker:
         self._record_how(group)
         self.progress.search(self.study.trial_timeout)
 
-        def scored() -> Iterator[tuple[int, Outcome, Mapping[str, Scored]]]:
+        def scored() -> Iterator[tuple[int, Outcome, Mapping[str, ScoredOutcome]]]:
             for outcome in type(methods[0]).search(
                 methods, self.bench.problem, seed=self.study.seed, progress=self.progress
             ):
-                number, tasks = group[outcome.slot][0], dict[str, Scored]()
+                number, tasks = group[outcome.slot][0], dict[str, ScoredOutcome]()
                 if isinstance(outcome, SearchResult):
                     try:
                         tasks = self._score(outcome)
@@ -241,7 +237,7 @@ class Worker:
         search = scored()
         while True:
             try:
-                told = next(search, None)
+                scored_outcome = next(search, None)
             except (OSError, MaskfrontError):
                 raise
             except TrialTimeoutError as error:
@@ -249,9 +245,9 @@ class Worker:
             except Exception as error:  # a trial may fail in any way; the study goes on
                 reason = f"{type(error).__name__}: {error}"
                 return reason, "out of memory" if out_of_memory(error) else "raised"
-            if told is None:
+            if scored_outcome is None:
                 return "the method returned no outcome for it", "done"
-            self._tell(*told)  # what fails here is no fault of the trial's
+            self._tell(*scored_outcome)  # what fails here is no fault of the trial's
 
     def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
         """Keep with each trial what decides its last digits beside its knobs, before it begins: if
@@ -265,7 +261,7 @@ class Worker:
                 for name, value in how.items():
                     self.running[number].set_user_attr(name, value)
 
-    def _tell(self, number: int, outcome: Outcome, tasks: Mapping[str, Scored]) -> None:
+    def _tell(self, number: int, outcome: Outcome, tasks: Mapping[str, ScoredOutcome]) -> None:
         """Keep and tell one outcome; what was found is scored on each of the `tasks`."""
         if isinstance(outcome, SearchFailure):
             self._fail([number], outcome.reason)
@@ -290,8 +286,8 @@ class Worker:
             for what, worth in result.beside.items():  # by themselves, to be seen and drawn
                 trial.set_user_attr(what, worth)
             trial.set_user_attr(records.RESULT, asdict(result))
-            told = self.outer.tell(trial, [float(result.value()), float(result.cost)])
-            assert told.state is TrialState.COMPLETE, told.state
+            frozen = self.outer.tell(trial, [float(result.value()), float(result.cost)])
+            assert frozen.state is TrialState.COMPLETE, frozen.state
             missed = "" if result.missed is None else f", {result.missed}"
             ratio, reached, asked = map(
                 results.ratio_text, (result.ratio, result.reached, result.target_ratio)
@@ -332,20 +328,20 @@ class Worker:
             copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
             self._tell_result(number, twin.result, f", copied from trial {twin.number}")
 
-    def _score(self, found: SearchResult) -> dict[str, Scored]:
-        """What was found, scored on the study's task, "", and on others by their folders."""
+    def _score(self, found: SearchResult) -> dict[str, ScoredOutcome]:
+        """Score the model on the study's task, "", and on others by their folders."""
         tasks = {"": self._scored(found, self.bench)}
         numbers = {} if found.forgotten is None else {"forgotten": found.forgotten}
-        for (name, bench), own in zip(self.bench.beside.items(), found.beside, strict=True):
-            scored = tasks[f"{BESIDE}/{name}"] = self._scored(own, bench)
+        for (name, bench), extra in zip(self.bench.beside.items(), found.beside, strict=True):
+            scored = tasks[f"{BESIDE}/{name}"] = self._scored(extra, bench)
             numbers |= _numbers(name, bench, scored.result)
-            if own.forgotten is not None:
-                numbers[f"{name} forgotten"] = own.forgotten
+            if extra.forgotten is not None:
+                numbers[f"{name} forgotten"] = extra.forgotten
         result = replace(tasks[""].result, beside=numbers)
         aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
         return {**tasks, "": tasks[""]._replace(result=replace(result, aims=aims))}
 
-    def _scored(self, found: SearchResult, bench: Workbench) -> Scored:
+    def _scored(self, found: SearchResult, bench: Workbench) -> ScoredOutcome:
         answers = bench.answers(found.model, found.architecture)
         score = bench.score(found.model, found.architecture, answers)
         if not found.curve:  # trained on nothing
@@ -364,7 +360,7 @@ class Worker:
             tolerance=float(found.tolerance),
             budget_unit=unit,
         )
-        return Scored(
+        return ScoredOutcome(
             found,
             result,
             {role: logits.numpy() for role, logits in answers.items()},
@@ -388,7 +384,7 @@ class Worker:
 
 
 def _numbers(name: str, bench: Workbench, model: Measured | Score) -> dict[str, float]:
-    """What a model is worth on another task, as `Measured.beside` has it."""
+    """Name the metrics of a model on another task, as `Measured.beside` has them."""
     what = f"{name} {bench.metric}"
     return {what: model.metric, f"{what} held out": model.heldout_metric}
 

@@ -1,12 +1,17 @@
 """Several workers of one study: processes of this machine, or tasks of a Dask or Ray cluster. The
 durable state is the storage; what a worker returns only says how it ended."""
 
+import asyncio
+import logging
 import os
 import re
 import secrets
 import signal
+import socket
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -20,18 +25,16 @@ from rich.console import Console
 from objectives.device import choose_device, visible_gpus
 from objectives.errors import MaskfrontError
 from orchestrator.errors import RunError
-from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
-from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.records import UNPRUNED, RunRecord
 from orchestrator.signals import begin_worker, check_interrupted, interruptible, unattended
+from orchestrator.storage.connect import CONNECT_SECONDS
 from orchestrator.storage.urls import as_named, parse_url
 from orchestrator.study import Study
 from orchestrator.study_file import own_modules
 from orchestrator.terminal import say
-from orchestrator.workers.claims import HALT, Claims
-from orchestrator.workers.cluster import tasks
-from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.claims import HALT
 from orchestrator.workers.limits import finished_trials, why_it_ends
-from orchestrator.workers.loop import address, opened, work, writing
+from orchestrator.workers.loop import LaunchOptions, OpenRun, address, opened, work, writing
 from orchestrator.workers.worker import Callback, call_back
 
 _LOOK = 1.0  # seconds between two looks at the workers and at the study
@@ -64,7 +67,7 @@ def launch_workers(
     with ExitStack() as stack:
         submit = stack.enter_context(tasks(backend, cluster)) if backend != "loky" else None
         stack.enter_context(writing(folder))
-        outer, _ = stack.enter_context(opened(study, folder, options, recorded, note))
+        run = stack.enter_context(opened(study, folder, options, recorded, note))
         token = secrets.token_hex(8)
         arguments = {
             "out": str(folder.path.absolute()),
@@ -82,25 +85,23 @@ def launch_workers(
         else:
             running = [submit(_work, jobs)]
         try:
-            ended = _follow(running, folder, outer, callbacks, note)
+            ended = _follow(running, run, callbacks, note)
         except KeyboardInterrupt:
             if submit is not None:
-                outer.set_user_attr(HALT, token)
+                run.outer.set_user_attr(HALT, token)
                 note("workers stop after their current trials; Ctrl-C again stops them at once")
                 wait(running)
             raise
-        draws = study.sampler is not None
-        claims = Claims(outer, folder, study.knobs, "", study.trials, draws=draws)
-        finished = finished_trials(outer)
-        done = why_it_ends(outer, study.patience) is not None or (finished and claims.exhausted)
-        if finished < study.trials and not done:
-            raise RunError(_unfinished(study, outer, ended))
+        claims, finished = run.claims(), finished_trials(run.outer)
+        over = why_it_ends(run.outer, study.patience) is not None
+        if finished < study.trials and not over and not (finished and claims.exhausted):
+            raise RunError(_unfinished(study, run.outer, ended))
         claims.fail_orphans()
-        return record_of(outer, folder.path)
+        return run.record()
 
 
 def default_workers(device: str) -> int:
-    """One for each GPU that the device's name leaves open, and else one."""
+    """Count the GPUs that the device's name leaves open, at least 1."""
     return max(1, len(visible_gpus())) if device == "auto" else 1
 
 
@@ -124,12 +125,12 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
 
 
 def _work(packed: bytes, number: int, arguments: Mapping[str, Any], own_process: bool) -> Ended:
-    own = dict(arguments)
-    console = Console(quiet=own.pop("quiet"))
+    settings = dict(arguments)
+    console = Console(quiet=settings.pop("quiet"))
     try:
         # A launch in the background of a script ignores SIGINT, and so would its processes.
         with unattended(), interruptible("launch again to go on", always=own_process):
-            work(cloudpickle.loads(packed), number=number, console=console, **own)
+            work(cloudpickle.loads(packed), number=number, console=console, **settings)
     except KeyboardInterrupt:
         return number, "interrupted"
     except MaskfrontError as error:
@@ -146,9 +147,9 @@ def _processes(
     """A process for each job, each its own executor: when one dies, loky ends its whole pool."""
     pools = [
         ProcessPoolExecutor(
-            max_workers=1, env=own, initializer=begin_worker, initargs=(os.getpid(),)
+            max_workers=1, env=environment, initializer=begin_worker, initargs=(os.getpid(),)
         )
-        for own in environments
+        for environment in environments
     ]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -173,14 +174,13 @@ def _processes(
 
 def _follow(
     running: Sequence[Future[Any]],
-    folder: RunFolder,
-    outer: optuna.Study,
+    run: OpenRun,
     callbacks: Sequence[Callback],
     note: Callable[[str], object],
 ) -> list[Ended]:
     """Wait until all workers have ended; tell of those that did before the study was finished."""
     ended: list[Ended] = []
-    pending, shown = set(running), finished_trials(outer)
+    pending, shown = set(running), finished_trials(run.outer)
     while pending:
         check_interrupted()
         done, pending = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
@@ -192,11 +192,11 @@ def _follow(
                     if pending:
                         note(
                             "  the others go on and retry its trials; `maskfront work` with "
-                            f"the folder '{folder.path}' adds another worker"
+                            f"the folder '{run.folder.path}' adds another worker"
                         )
-        finished = finished_trials(outer)
-        if finished != shown and UNPRUNED in outer.user_attrs:
-            call_back(callbacks, outer, folder, note)
+        finished = finished_trials(run.outer)
+        if finished != shown and UNPRUNED in run.outer.user_attrs:
+            call_back(callbacks, run.outer, run.folder, note)
             shown = finished
     return ended
 
@@ -212,12 +212,108 @@ def _results(future: Future[Any], number: int) -> list[Ended]:
 
 def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> str:
     reasons, finished = {reason for _, reason in ended} - {None}, finished_trials(outer)
-    said = "; ".join(f"worker {number}: {reason}" for number, reason in ended)
+    endings = "; ".join(f"worker {number}: {reason}" for number, reason in ended)
     if len(reasons) == 1:
-        said = str(reasons.pop())
+        endings = str(reasons.pop())
     if not finished:
-        return said
+        return endings
     return (
-        f"no worker is left ({said}); {finished} of {study.trials} trials are finished and kept: "
-        "launch again to go on"
+        f"no worker is left ({endings}); {finished} of {study.trials} trials are finished and "
+        "kept: launch again to go on"
     )
+
+
+Submit = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], "Future[list[Any]]"]
+"""Starts a function once for each tuple of arguments; the future has their results."""
+# Restarts of a dead worker by Ray, as Dask has by itself; otherwise all end with it.
+_RESTARTS = 3
+
+
+@contextmanager
+def tasks(backend: str, address: str | None) -> Iterator[Submit]:
+    """Connect to the cluster. Raises RunError if it does not answer within seconds."""
+    try:
+        connect = {"dask": _dask, "ray": _ray}[backend]
+    except KeyError:
+        raise RunError(
+            f"'{backend}' is not known; it must be loky, dask or ray", "backend"
+        ) from None
+    with ExitStack() as stack:
+        try:
+            settings = stack.enter_context(connect(address))
+        except ImportError as error:
+            raise RunError(
+                f"{backend} needs a package that is not installed: "
+                f"pip install -c constraints.txt -e '.[{backend}]'",
+                "backend",
+            ) from error
+
+        def submit(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Any:
+            future: Future[list[Any]] = Future()
+
+            def run() -> None:
+                try:
+                    with joblib.parallel_config(backend=backend, n_jobs=len(jobs), **settings):
+                        parallel = joblib.Parallel(batch_size=1, pre_dispatch="all")
+                        future.set_result(parallel(joblib.delayed(function)(*job) for job in jobs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+            threading.Thread(target=run, daemon=True).start()
+            return future
+
+        yield submit
+
+
+@contextmanager
+def _dask(address: str | None) -> Iterator[dict[str, Any]]:
+    from distributed import Client
+
+    if address is None:
+        raise RunError(
+            "dask needs the address of its scheduler, such as tcp://SCHEDULER:8786", "cluster"
+        )
+    try:
+        with ThreadPoolExecutor(1) as aside:  # a notebook has a loop of its own
+            aside.submit(asyncio.run, _handshake(address)).result()
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, MemoryError) as error:  # the last: another protocol
+        reason = str(error) or "silence"
+        raise RunError(f"no Dask scheduler answers at {address} ({reason})") from error
+    with client:
+        if not client.scheduler_info()["workers"]:
+            raise RunError(f"the Dask cluster at {address} has no workers; start some")
+        yield {"client": client}
+
+
+async def _handshake(address: str) -> None:
+    """One handshake in time: a `Client` waits for minutes where something else listens."""
+    from distributed.comm.core import connect
+
+    async with asyncio.timeout(CONNECT_SECONDS):
+        await (await connect(address)).close()
+
+
+@contextmanager
+def _ray(address: str | None) -> Iterator[dict[str, Any]]:
+    import ray
+    from ray.util.joblib import register_ray
+
+    if address is not None:  # Ray itself tries for minutes
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            raise RunError(f"no Ray cluster answers at {address} ({error})") from error
+    try:
+        ray.init(address=address or "auto", log_to_driver=True, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise RunError(f"no Ray cluster answers at {address or 'auto'} ({error})") from error
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            register_ray()
+        gpus = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {}
+        again = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS}
+        yield {"ray_remote_args": {**gpus, **again}}
+    finally:
+        ray.shutdown()

@@ -26,8 +26,7 @@ from objectives.device import quiet_libraries
 from orchestrator.errors import RunError
 from orchestrator.study import Study
 from orchestrator.study_file import load_study
-from orchestrator.workers.launch_options import LaunchOptions
-from orchestrator.workers.loop import opened, work
+from orchestrator.workers.loop import LaunchOptions, opened, work
 from tests.chaos.quick import BUSY
 
 WORKERS = 4

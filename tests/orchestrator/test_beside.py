@@ -29,7 +29,7 @@ from maskfront import (
 )
 from objectives.delivery.exported import load_model
 from orchestrator.study_file import load_study
-from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.worker_pool import launch_workers
 from tests.conftest import graded_rows
 from tests.launching import run_study

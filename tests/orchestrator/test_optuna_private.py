@@ -1,4 +1,4 @@
-"""Optuna's private members are used in one file, with versions that were tested."""
+"""Optuna's private members are used in one file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,10 @@ from pathlib import Path
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from orchestrator.optuna_private import TESTED, holds, warn_if_untested
+from orchestrator.optuna_private import holds
 
 ROOT = Path(__file__).parents[2]
 _PRIVATE = re.compile(r"_(storage|study_id|trial_id|system_attrs|suggest|contains|user_attrs)")
-
-
-def test_the_version_that_every_install_gets_is_tested() -> None:
-    pinned = re.search(r"^optuna==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    assert pinned is not None
-    assert pinned[1] in TESTED
-    warn_if_untested(pinned[1])
-    with pytest.warns(UserWarning, match=r"^Optuna 99\.0 was not tested with maskfront; inst"):
-        warn_if_untested("99.0")
 
 
 def test_no_other_file_uses_what_optuna_calls_private() -> None:

@@ -294,7 +294,7 @@ def test_texts_of_100_000_characters_are_cut_off(
 
 @pytest.mark.parametrize("texts", [20, 200, 999, 1000, 16_000, 1_000_000])
 def test_every_text_has_one_role(texts: int) -> None:
-    sizes = planning.Sizes.of(texts)
+    sizes = planning.RoleSizes.of(texts)
     assert sizes.train + sizes.alpha + sizes.select + sizes.heldout == texts
     assert min(sizes.train, sizes.alpha, sizes.select, sizes.heldout) >= 1
     assert sizes.select <= 2000
@@ -319,7 +319,7 @@ def run_of(*trials: Any) -> Any:
 
 def test_the_plan_is_as_long_as_the_minutes() -> None:
     texts = 10_000
-    train = planning.Sizes.of(texts).train
+    train = planning.RoleSizes.of(texts).train
     tried, cut = planning.at_once(texts)
     assert (tried["method"], cut["method"]) == ("cells", "cut")
     begun = finished(tried, seconds=20)  # a tenth of a second a step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import pickle
 import re
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from maskfront import launch
 from orchestrator.command.cli import app
-from orchestrator.command.shared import flag
+from orchestrator.command.options import flag
 from orchestrator.errors import RunError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,6 +59,18 @@ def test_each_parameter_of_an_error_is_an_option() -> None:
     }
     assert len(flags) > 10
     assert flags <= options
+
+
+def test_the_options_of_a_verb_are_the_parameters_of_its_call() -> None:
+    verb = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    options = {option.name: option for option in verb.params}
+    hidden = {"callbacks", "report", "command", "console"}
+    parameters = inspect.signature(launch).parameters
+    assert options.keys() == parameters.keys() - hidden | {"name"}
+    assert {name: options[name].default for name in ("workers", "backend", "device")} == {
+        name: parameters[name].default for name in ("workers", "backend", "device")
+    }
+    assert options["trials"].help == "Trials wanted; the study's own number by default."
 
 
 def test_no_error_writes_a_parameter_or_a_flag_into_its_text() -> None:

@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from orchestrator.runs.damage import damages
-from orchestrator.runs.heat_map import draw_heat_map
-from orchestrator.runs.trial_files import read_curve, read_layers
+from orchestrator.runs.trial_files import draw_heat_map, read_curve, read_layers
 
 
 @pytest.fixture

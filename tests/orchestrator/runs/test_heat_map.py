@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image, ImageColor
 
-from orchestrator.runs.heat_map import _GONE, _GROUND, _KEPT, draw_heat_map
+from orchestrator.runs.trial_files import _GONE, _GROUND, _KEPT, draw_heat_map
 
 
 def test_each_kind_has_a_bar_for_each_layer_as_long_as_what_is_kept(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from objectives.cache import kernel_lock
 from orchestrator.errors import RunError
-from orchestrator.storage.connect import open_storage
-from orchestrator.storage.journal import RepairedJournal
+from orchestrator.storage.connect import RepairedJournal, open_storage
 
 
 def study_of(path: Path) -> optuna.Study:

@@ -18,9 +18,8 @@ import pytest
 from maskfront import Study
 from orchestrator.errors import RunError
 from orchestrator.study_file import load_study
-from orchestrator.workers.cluster import tasks
-from orchestrator.workers.launch_options import Backend, LaunchOptions
-from orchestrator.workers.worker_pool import launch_workers
+from orchestrator.workers.loop import Backend, LaunchOptions
+from orchestrator.workers.worker_pool import launch_workers, tasks
 from tests.orchestrator.marked import marked
 from tests.waiting import wait_for
 

@@ -55,7 +55,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.study_file import load_study
 from orchestrator.workers import claims, worker
-from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker_pool import launch_workers
 from tests.conftest import graded_rows
@@ -816,7 +816,7 @@ _LAUNCH = """
 import sys
 from pathlib import Path
 from orchestrator.study_file import load_study
-from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.loop import run_study
 run_study(load_study(Path(sys.argv[1])), LaunchOptions(out=sys.argv[2], device="cpu"))
 """

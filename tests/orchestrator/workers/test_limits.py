@@ -23,8 +23,8 @@ from objectives.search_method import Outcome, SearchMethod, SearchResult
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from orchestrator.runs.records import FinishedTrial, pareto_front
-from orchestrator.workers.launch_options import LaunchOptions
 from orchestrator.workers.limits import last_growth
+from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.worker_pool import launch_workers
 from reports.figures.outer_loop import area
 from tests.launching import run_study

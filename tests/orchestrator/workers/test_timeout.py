@@ -41,7 +41,7 @@ def test_a_clock_that_is_set_meanwhile_changes_nothing(
 
 @pytest.mark.slow
 def test_several_workers_heed_it(study: Study, tmp_path: Path) -> None:
-    from orchestrator.workers.launch_options import LaunchOptions
+    from orchestrator.workers.loop import LaunchOptions
     from orchestrator.workers.worker_pool import launch_workers
 
     options = LaunchOptions(out=tmp_path / "run", device="cpu", workers=2, timeout=1e-9)

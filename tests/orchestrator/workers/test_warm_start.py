@@ -25,7 +25,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, load_optuna_study, read_run
 from orchestrator.study_file import load_study
 from orchestrator.workers import warm_start
-from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.warm_start import WARM_START, clipped, distances
 from orchestrator.workers.worker_pool import launch_workers
 from tests.launching import run_study

@@ -20,7 +20,7 @@ from orchestrator.runs.records import WANTED, WORKER, load_optuna_study, read_ru
 from orchestrator.study_file import load_study
 from orchestrator.workers import worker_pool
 from orchestrator.workers.heartbeat import workers_of
-from orchestrator.workers.launch_options import LaunchOptions
+from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.worker_pool import launch_workers
 from tests.launching import run_study
 from tests.orchestrator.marked import marked
