@@ -8,6 +8,7 @@ by `per_slot` train together as one population; a population of one is the plain
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
@@ -60,6 +61,15 @@ class SearchFailure:
 
 
 Outcome = SearchResult | SearchFailure
+
+
+def not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
+    """What is told of a student one of whose losses is not finite."""
+    for point in curve:
+        if not math.isfinite(float(point["loss"])):
+            where = f"at step {point['step']} of stage {point['stage']}"
+            return SearchFailure(slot, f"the loss is {point['loss']} {where}")
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

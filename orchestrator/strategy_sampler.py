@@ -23,7 +23,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from objectives.errors import UserError
-from objectives.strategies.places.strategy import Candidate, Choice, Places, Scored, Strategy
+from objectives.strategies.strategy import Candidate, Choice, Places, Scored, Strategy
 from orchestrator.optuna_private import non_domination_ranks
 
 

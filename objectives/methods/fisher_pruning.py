@@ -13,10 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from objectives.compression.reconstruction import reconstructed
 from objectives.problem import Problem
-from objectives.strategies.importance import fisher_blocks_of_student, scores_per_cost
-from objectives.strategies.one_shot import OneShot
+from objectives.pruning.importance import fisher_blocks_of_student, scores_per_cost
+from objectives.pruning.one_shot import OneShot
+from objectives.pruning.reconstruction import reconstructed
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pretrained import Classifier
 

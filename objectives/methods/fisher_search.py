@@ -19,9 +19,8 @@ from torch import Tensor
 
 from objectives.errors import NonNegativeFloat
 from objectives.problem import Problem
-from objectives.strategies.importance import Squares, importance_of_student
-from objectives.strategies.one_shot import OneShot
-from objectives.strategies.ranking import per_cost
+from objectives.pruning.importance import Squares, importance_of_student, per_cost
+from objectives.pruning.one_shot import OneShot
 from objectives.students.bert.architecture import SPACES
 
 

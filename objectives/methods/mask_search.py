@@ -31,23 +31,56 @@ from objectives.errors import (
 from objectives.measures.budget import TargetSchedule, discretise, hinge_loss, scheduled_ratio
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import Outcome
-from objectives.strategies.gradients.descending_alpha import (
+from objectives.pruning.descending_alpha import (
     AlphaAdam,
     AlphaOptimizer,
     AlphaSgd,
     AlphaSign,
     DescendingAlpha,
-    DescendingMethod,
 )
-from objectives.strategies.gradients.relaxation import ranked_alpha, sigmoid_masks
-from objectives.strategies.importance import importance_of_student
+from objectives.pruning.importance import importance_of_student
+from objectives.pruning.staged_method import StagedMethod, check_searches
+from objectives.pruning.staged_search import staged_search
+from objectives.search_method import Outcome
 from objectives.students.bert.architecture import SPACES, BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.training.stage_training import StageTraining
-from objectives.weights.independent import staged_search
+from objectives.training.stages import Stage
+
+
+def ranked_alpha(
+    importance: Mapping[str, Tensor],
+    cost: Mapping[str, float],
+    lowest: float,
+    highest: float,
+    device: str,
+) -> dict[str, Tensor]:
+    """Alpha from `lowest` to `highest` in the order of importance per cost of a unit; of the shapes
+    of `importance`, (layers, *units_of) of each space, on the device.
+
+    A unit's place on the way is the share of the cost of all searched units that belongs to those
+    of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
+    """
+    scores = torch.cat([(value / cost[space]).flatten() for space, value in importance.items()])
+    prices = [torch.full((value.numel(),), float(cost[s])) for s, value in importance.items()]
+    costs = torch.cat(prices).to(scores)
+    order = scores.argsort(stable=True)
+    below = costs[order].cumsum(0) - costs[order]
+    place = torch.empty_like(scores)
+    place[order] = below / below.max().clamp_min(1e-12)
+    alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
+    return {
+        space: part.view_as(value).to(device)
+        for (space, value), part in zip(importance.items(), alpha, strict=True)
+    }
+
+
+def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    """Masks in (0, 1): sigmoid(alpha / temperature), of alpha's shapes."""
+    return {space: (value / temperature).sigmoid() for space, value in alpha.items()}
+
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -97,13 +130,14 @@ of 10% before it, and a rate goes by the share of the FLOPs that is cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskSearch(DescendingMethod):
+class MaskSearch(StagedMethod):
     """Gradient descent on masks; the defaults are "anneal", begun from Fisher information.
 
     The usual knobs are those of `per_slot`. On CoLA and SST-2 this search is behind `FisherSearch`,
     which ranks the units once (docs/comparison.md).
     """
 
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
     flops_weight: NonNegativeFloat = 1.0
@@ -112,6 +146,11 @@ class MaskSearch(DescendingMethod):
     grad_rescale: PositiveFloat = 0.1
     """kappa: step size of alpha's optimiser. A factor on the gradient before Adam or a sign would
     cancel; under "sgd" it is one and the same. > 0."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="search", epochs=2, searches=True),
+        Stage(name="recover", epochs=1),
+    )
+    """What the weights go through, those that search first."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
@@ -155,6 +194,10 @@ class MaskSearch(DescendingMethod):
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
     update_share: PositiveShare = 1.0
     """rho: share of alpha's entries, those of largest gradient, that "sign" moves. In (0, 1]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_searches(self)
 
     def idle(self) -> Mapping[str, str]:
         """What acts in one setting of another field alone."""

@@ -16,7 +16,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import NonNegativeInt, PositiveShare, UserError
 from objectives.problem import Problem
-from objectives.strategies.one_shot import OneShot
+from objectives.pruning.one_shot import OneShot
 from objectives.students.bert.architecture import BertArchitecture, sandwich
 from objectives.students.bert.cutting import shape_of
 

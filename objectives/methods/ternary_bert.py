@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from objectives.bert_method import Bits
 from objectives.errors import PositiveShare
-from objectives.strategies.one_shot import OneShot
+from objectives.pruning.one_shot import OneShot
+from objectives.pruning.staged_method import Bits
 from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.training.stages import RECOVER, Stage
 

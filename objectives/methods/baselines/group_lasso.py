@@ -17,19 +17,19 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from objectives.compression.proximal import left
 from objectives.device import on_device
 from objectives.errors import NonNegativeFloat, UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.pruning.reconstruction import left
+from objectives.pruning.staged_method import StagedMethod
+from objectives.pruning.staged_search import staged_search
 from objectives.search_method import Outcome
-from objectives.staged_method import StagedMethod
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.linears import AXES
 from objectives.training.computed_weights import unit_parts
 from objectives.training.stage_training import Masks, StageTraining
 from objectives.training.stages import RECOVER, Stage
-from objectives.weights.independent import staged_search
 
 Of = Literal["units", "weights"]
 

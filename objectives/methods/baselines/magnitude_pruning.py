@@ -23,7 +23,7 @@ from torch import Tensor
 from objectives.device import to_device
 from objectives.errors import ShareBelowOne, UserError
 from objectives.problem import Problem
-from objectives.strategies.one_shot import ScopedOneShot
+from objectives.pruning.one_shot import ScopedOneShot
 from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.linears import AXES, LINEARS
