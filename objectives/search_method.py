@@ -64,7 +64,7 @@ Outcome = SearchResult | SearchFailure
 
 
 def not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
-    """What is told of a student one of whose losses is not finite."""
+    """The failure of a student one of whose losses is not finite."""
     for point in curve:
         if not math.isfinite(float(point["loss"])):
             where = f"at step {point['step']} of stage {point['stage']}"
@@ -112,7 +112,7 @@ class SearchMethod(abc.ABC):
         return {}
 
     def canonical(self) -> Self:
-        """The same method in its one spelling: two of equal spelling give equal results.
+        """The method in its one spelling: two of equal spelling give equal results.
 
         Returns:
             By default the method as it is, for which no settings are two spellings of one student.

@@ -240,7 +240,7 @@ class _Search:
 
     @torch.no_grad()
     def score(self, candidate: Mapping[str, Any], rows: Sequence[Batch]) -> float:
-        """Of its answers to rows of alpha, less where it costs more than R."""
+        """Score its answers to rows of alpha, less where it costs more than R."""
         student = self.student(candidate)
         score = logits_score(lambda batch: student.logits(batch)[0], rows, self.problem)
         return score / float(max(1.0, self.ratio(candidate)) ** self.method.cost_power)

@@ -179,7 +179,7 @@ class BinaryBert(StagedMethod):
         return staged_search(members, problem, chosen, seed=seed, progress=progress)
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        """The same units in ternary weights; those that have bits already as they are."""
+        """Set ternary weights, or keep the bits that the units have already."""
         return architecture if architecture.has_bits else super().in_bits(architecture)
 
     def entering(

@@ -196,7 +196,7 @@ class CrossDistillation(OneShot):
 
     @property
     def pairs(self) -> Sequence[Pair]:
-        """What the loss compares."""
+        """The pairs that the loss compares."""
         if self.mixes == "inputs":
             return [Pair(self.alpha, self.beta)]
         return [Pair(1.0, 0.0, self.mu), Pair(0.0, 1.0, 1 - self.mu)]

@@ -200,7 +200,7 @@ class MaskSearch(StagedMethod):
         check_searches(self)
 
     def idle(self) -> Mapping[str, str]:
-        """What acts in one setting of another field alone."""
+        """Name the settings that act only with another value of another one."""
         idle = dict(super().idle())
         for name, field, value in (
             ("spread", "start", "fisher"),
@@ -297,8 +297,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         )
 
     def masks(self, progress: float) -> dict[str, Tensor]:
-        """What the units are multiplied by: sigmoids at the temperature of the moment, and the
-        heads by softmax, if they are so."""
+        """Current masks: sigmoid(alpha / temperature); softmax over heads if heads_by="softmax"."""
         start, end = self.method.temperature
         masks = sigmoid_masks(self.alpha, start * (end / start) ** progress)
         if self.heads_share:
@@ -308,7 +307,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
     def learn(
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
-        """One step against the gradients of the task loss and of the FLOPs loss."""
+        """Step against the gradients of the task loss and of the FLOPs loss."""
         measured, task = {}, {}
         if self.from_train:
             for space, alpha in self.alpha.items():
@@ -346,7 +345,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         return member.heads_kept or max(1, round(member.target_ratio * heads))
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Of lambda times the hinge loss; and the ratios that it saw."""
+        """Gradients of lambda times the hinge loss, and the ratios that it saw."""
         method, cost, full = self.method, self.problem.budget.cost, self.problem.budget.full
         masks = self.masks(progress)  # afresh: the graph of the others is spent
         if self.heads_share:

@@ -52,7 +52,7 @@ _LAYER = "bert.encoder.layer."
 def matrices(
     model: PrunedBertForSequenceClassification, architecture: BertArchitecture
 ) -> list[list[str]]:
-    """Of a model that is to have these bits, the weights of few bits in each layer."""
+    """Names of the weights of few bits in each layer of a model."""
     return [
         [
             linear.name
@@ -125,7 +125,7 @@ def _few(inputs: Tensor, bits: int | None) -> Tensor:
 
 
 def _rounds(bits: int | None, linear: nn.Module, inputs: tuple[Tensor]) -> Tensor:
-    """What a linear is given, rounded where it reads."""
+    """Round the inputs of a linear where it reads."""
     read = getattr(linear, "inputs", slice(None))
     given = inputs[0].clone()
     given[..., read] = _few(given[..., read], bits)
@@ -142,7 +142,7 @@ def _through(layer: nn.Module, states: Sequence[Tensor], seen: Sequence[Tensor])
 def _reaching(
     layer: nn.Module, linear: nn.Module, states: Sequence[Tensor], seen: Sequence[Tensor]
 ) -> list[Tensor]:
-    """What a linear of a layer reads, of the tokens of each batch: (tokens, inputs)."""
+    """Collect the inputs of a linear for the tokens of each batch: (tokens, inputs)."""
     found: list[Tensor] = []
     read = getattr(linear, "inputs", slice(None))
     hook = linear.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][..., read]))
@@ -219,7 +219,7 @@ class Mrem(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """One member after another: what they share is little."""
+        """Reconstruct the members one after another, as they share little."""
         members[0].check_shapes(problem.student.config, problem.teacher.config)
         for slot, member in enumerate(members):
             if member.each == "matrix":
@@ -348,7 +348,7 @@ class _Reconstruction:
         return _At(at.batch, wanted[-1], own[-1])
 
     def _learn(self, module: _Module, at: _At, step: int) -> _At:
-        """One step of a module; the batch behind the module as it was before."""
+        """Take a step of a module; returns the batch behind the module as it was before."""
         seen, share = at.batch.attention_mask, self.member._forcing(step)
         with torch.no_grad():
             wanted, said = self.whole.through(module.layers, at.wanted, seen)

@@ -30,11 +30,8 @@ from objectives.training.stages import RECOVER, Stage
 def inherited(
     trials: Path, number: int
 ) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
-    """What the folder of a run's trials has of trial 7: 00007/architecture.json and 00007/model/,
-    the model on the CPU, in evaluation mode.
-
-    Raises UserError if there is no such trial, or one that cannot be trained on.
-    """
+    """Read the units and the model of a trial from its run's folder of trials; UserError if it has
+    none that can be trained on."""
     folder = trials / f"{number:05d}"
     try:
         architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())

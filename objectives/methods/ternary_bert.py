@@ -51,7 +51,7 @@ class TernaryBert(OneShot):
         return {**idle, "attention_bits": idle["input_bits"]} if "input_bits" in idle else idle
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        """The same units with the bits of the method, those of its attention among them."""
+        """Set the bits of the method, those of its attention among them."""
         found = super().in_bits(architecture)
         few = None if self.attention_bits == FULL_BITS else self.attention_bits
         layers = (replace(own, attention_bits=own.weight_bits and few) for own in found.layers)

@@ -36,9 +36,7 @@ def per_cost(scores: Scores, cost: Cost, power: float = 1.0) -> dict[str, Tensor
 
 
 def evenly(scores: Scores) -> dict[str, Tensor]:
-    """The same order within each set of a layer, and equal shares of all sets: a unit gives way
-    when its share of the set does, whatever the others score. Of equals the first scores highest.
-    """
+    """Rank units in each set of a layer, and give all sets equal shares; ties go to the first."""
     return {
         space: (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
         for space, value in scores.items()
@@ -141,7 +139,7 @@ def importance_of_student(
 def scores_per_cost(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
-    """The same over the cost of a unit of its kind."""
+    """Importance over the cost of a unit of its kind."""
     return per_cost(importance_of_student(problem, spaces, squares), problem.budget.cost)
 
 
@@ -188,8 +186,8 @@ def along_axes(logits: Tensor, batch: Batch) -> Tensor:
 def gradients_behind(
     modules: Sequence[nn.Module], model: BertForSequenceClassification, batches: Iterable[Batch]
 ) -> Iterator[tuple[Batch, Sequence[Tensor], Sequence[Tensor]]]:
-    """Of each batch what enters each of these modules of the model, and the gradient of the logits,
-    `along_axes`, with respect to what leaves it."""
+    """Inputs of these modules, batch by batch, and the gradient of the logits, `along_axes`, with
+    respect to their outputs."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

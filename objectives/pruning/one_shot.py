@@ -38,7 +38,7 @@ class OneShot(StagedMethod):
         return idle
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """What is kept first: by default what moves the answer most (Fisher information) per cost.
+        """Scores of units: by default what moves the answer most (Fisher information) per cost.
 
         Args:
             problem: what the method works on.
@@ -75,7 +75,7 @@ class OneShot(StagedMethod):
         return problem.student
 
     def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
-        """What is trained: the units that `choose` keeps, and their `student`."""
+        """The units that `choose` keeps, and their `student`."""
         chosen = self.choose(problem, seed)
         return chosen, self.student(problem, chosen, seed)
 
@@ -99,13 +99,13 @@ class ScopedOneShot(OneShot):
     """Who competes: all units of the model, or those of each layer for equal shares."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """What `scores_of_units` says; within a layer its order alone counts."""
+        """Take `scores_of_units`; within a layer their order alone counts."""
         scores = self.scores_of_units(problem, seed)
         return evenly(scores) if self.scope == "layer" else scores
 
     @abc.abstractmethod
     def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """As `scores`, if all units of the model compete.
+        """Scores of units that compete in the whole model.
 
         Args:
             problem: what the method works on.

@@ -1,4 +1,4 @@
-"""What the kept units of a block give back is fitted so that the block's output stays the same.
+"""Fit the weights of kept units so that each block's output stays what it was.
 
 Block after block, attention and FFN: the weights of the output projection are those with which the
 sum before the LayerNorm comes nearest to that of the unpruned model on the same text, by linear
@@ -96,8 +96,8 @@ def solved(
     pairs: Sequence[Pair],
     damping: float,
 ) -> BertForSequenceClassification:
-    """As `reconstructed`, but at the other units the weights of least error, held at those of the
-    unpruned model by `damping`, so that what no row tells of stays."""
+    """Solve for the weights of least error at the kept units, held at the unpruned ones by
+    `damping`, so that weights about which no row says anything stay."""
 
     def refit(fit: Fit, weight: Tensor) -> Tensor:
         return least(fit.second, fit.towards, weight.double(), damping).to(weight)
@@ -114,8 +114,8 @@ def stepped(
     damping: float,
     prox: Prox,
 ) -> tuple[BertArchitecture, BertForSequenceClassification]:
-    """As `solved`, but as many units of each block as the architecture keeps are chosen by proximal
-    steps, and have the weights of these."""
+    """Choose as many units of each block as the architecture keeps by proximal steps, and take the
+    weights that these leave."""
     counts = {"heads": architecture.heads_per_layer, "ffn": architecture.ffn_per_layer}
     sizes = {"heads": problem.shape.head_dim, "ffn": 1}
     masks: dict[str, list[list[bool]]] = {space: [] for space in counts}

@@ -27,7 +27,7 @@ from objectives.text.data import Batch
 
 
 class Pair(NamedTuple):
-    """What is compared on which inputs, as above, and its share of the loss."""
+    """A comparison: the mixes of its inputs, as above, and its share of the loss."""
 
     alpha: float
     beta: float
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
     def compared(
         self, weight: Tensor, h_t: Tensor, h_s: Tensor, apart: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What W s is to be, (tokens, E), and s, (tokens, width).
+        """The aim of W s, (tokens, E), and s, (tokens, width).
 
         `weight` is W_T, (E, width); `h_t` and `h_s` are (tokens, width); `apart` is the hidden
         state beside the unpruned block less that beside the pruned one, (tokens, E).
@@ -102,7 +102,7 @@ class _Block:
         """Projects what `units` gives, adds the residual, norms."""
 
     def units(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """What the output projection reads, (B, S, width)."""
+        """The inputs of the output projection, (B, S, width)."""
         heads, layer = self._space == "heads", self._layer
         found: Tensor = (
             layer.attention.self(hidden, mask)[0] if heads else layer.intermediate(hidden)

@@ -104,8 +104,8 @@ def smaller(
 
 
 def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> dict[str, Tensor]:
-    """The same as masks of sequences of the whole student, (1, rows, layers, units) of each space:
-    the models take turns."""
+    """Models that take turns on the rows of a batch, as masks of the whole student: (1, rows,
+    layers, units) of each space."""
     masks = {}
     deep = all(layer.layers for model in models for layer in model)
     for space in ("heads", "ffn") if deep else ("heads", "ffn", "layers"):

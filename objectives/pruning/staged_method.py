@@ -161,7 +161,7 @@ class StagedMethod(SearchMethod):
         return self._with_weight_bits(architecture, self.weight_bits)
 
     def _with_weight_bits(self, architecture: BertArchitecture, bits: Bits) -> BertArchitecture:
-        """The same units with these bits for their weights, and the method's for all else."""
+        """Set these bits for the weights of an architecture, and the method's for all else."""
         layers = len(architecture.layers)
         weights, inputs = (
             bits_of if isinstance(bits_of, tuple) else (bits_of,) * layers

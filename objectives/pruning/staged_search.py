@@ -36,7 +36,7 @@ class Alpha(Protocol):
     which the weights' backward pass adds up."""
 
     def masks(self, progress: float) -> Masks:
-        """What multiplies the units at the moment.
+        """The current masks of the units.
 
         Args:
             progress: share of the search that is done, in [0, 1].

@@ -81,7 +81,7 @@ class Embedding:
 
 
 class Process:
-    """What is believed of the scores of all candidates once some are known."""
+    """A Gaussian process over the scores of all candidates, fitted to the known ones."""
 
     def __init__(
         self,

@@ -105,7 +105,7 @@ class SoftChoices(Strategy[Gradients]):
         return {name: found[name] for name in self.places}
 
     def learn(self, feedback: Gradients) -> None:
-        """One step of Adam against gradients of a loss; a place without one stays as it is."""
+        """Take a step of Adam against gradients of a loss; a place without one stays as it is."""
         for name, alpha in self.alpha.items():
             alpha.grad = feedback[name].detach().clone() if name in feedback else None
         self._optimizer.step()

@@ -23,7 +23,7 @@ _LOSSES = "losses"
 
 
 class Rows(Protocol):
-    """What a training needs of a problem: rows, and the device of rows and weights."""
+    """The rows and the device that a training needs of a problem."""
 
     @property
     def train(self) -> Split: ...

@@ -21,7 +21,7 @@ _EVERY = 500  # steps from one checkpoint to the next
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """What is learnt from: `cells.Rows`."""
+    """The rows to learn from: `fitting.Rows`."""
 
     train: Split
     device: str

@@ -60,7 +60,7 @@ class Spectrum(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, second: Tensor) -> "Spectrum":
-        """Of W, (O, I), and A, (I, I), positive definite; worked out in float64."""
+        """Decompose W, (O, I), with A, (I, I), positive definite; in float64."""
         root = torch.linalg.cholesky(second.double())
         left, values, right = torch.linalg.svd(weight.double() @ root, full_matrices=False)
         right = torch.linalg.solve_triangular(root, right, upper=False, left=False)
@@ -81,8 +81,7 @@ class Spectrum(NamedTuple):
 
 
 def spectra(problem: Problem) -> Mapping[Place, Spectrum]:
-    """Those of all weights of the student's layers, worked out once a launch on the alpha split; of
-    a student that is some layers of its teacher what enters is what enters these in the teacher."""
+    """Spectra of all weights of the student's layers, made once a launch on the alpha split."""
 
     def work_out() -> dict[Place, Spectrum]:
         layers = problem.student_layers

@@ -90,7 +90,7 @@ class MagnitudePruning(ScopedOneShot):
 
 
 def weight_scores(problem: Problem, criterion: Criterion) -> dict[str, Tensor]:
-    """What each weight of the student's layers is worth, by its name; worked out once a launch."""
+    """Scores of the weights of the student's layers, by name; their gradients are made once."""
     weights = {name: problem.student.get_parameter(name).detach() for name in names(problem.shape)}
     if criterion == "magnitude":
         return {name: weight.square() for name, weight in weights.items()}
@@ -101,14 +101,13 @@ def weight_scores(problem: Problem, criterion: Criterion) -> dict[str, Tensor]:
 
 
 def names(shape: BertShape) -> list[str]:
-    """Of the weights of the layers."""
+    """Names of the weights of the layers."""
     own = [f"{linear.name}.weight" for linear in LINEARS]
     return [f"bert.encoder.layer.{n}.{name}" for n in range(shape.layers) for name in own]
 
 
 def _gradients(problem: Problem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Of the mean loss on the alpha split, and the mean square of those of its rows, which is that
-    of sums over batches where rows are independent."""
+    """Gradients of the mean loss on the alpha split, and mean squares of those of its rows."""
     population, rows = Population.of([problem.student]), len(problem.alpha)
     own = {name: population.weights[name] for name in names(problem.shape)}
     first, second = ({n: torch.zeros_like(w[0]) for n, w in own.items()} for _ in range(2))

@@ -166,8 +166,7 @@ def probe_layers(cells: int, layers: int) -> list[int]:
 
 
 def probes_of(problem: Problem, progress: Progress) -> Tensor:
-    """What the probe of each of the teacher's L layers says of the rows of train, (rows, L + 1, C);
-    that of layer 0 sees the embeddings. Made once a launch."""
+    """Answers of the probes of the teacher's L layers to the rows of train, (rows, L + 1, C)."""
 
     def make() -> Tensor:
         keep_states(problem, torch.float32, progress)

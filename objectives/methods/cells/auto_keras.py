@@ -121,8 +121,7 @@ Morph = Growth | None  # None: twice as wide
 
 
 def morphs(cell: Genotype, names: Sequence[str], nodes: int, widest: int) -> list[list[Morph]]:
-    """Of each kind of morphs that a cell has all of them, with operations of these names, some of
-    `SILENT`, and at most so many nodes and dimensions. The nodes of the cell add."""
+    """All morphs of a cell, by kind, that keep it within these numbers of nodes and dimensions."""
     graph = cell.graph
     deep = [_deeper(graph, state, name) for state in range(len(graph.nodes) + 1) for name in names]
     skips = [
@@ -138,7 +137,7 @@ def morphs(cell: Genotype, names: Sequence[str], nodes: int, widest: int) -> lis
 
 
 def larger(cell: Genotype, morph: Morph) -> Genotype:
-    """What a morph makes of a cell."""
+    """Apply a morph to a cell."""
     if morph is None:
         return replace(cell, width=2 * cell.width)
     return replace(cell, operations=(), nodes=morph.graph.nodes)

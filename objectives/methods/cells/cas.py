@@ -81,7 +81,7 @@ class Anchor:
         ]
 
     def penalty(self, sparsity_weight: float, orthogonality_weight: float) -> Tensor:
-        """What is added to the loss: a scalar."""
+        """The penalty beside the loss: a scalar."""
         terms = []
         for module, weight, reference in self._held:
             change = by_inputs(module, weight) - reference

@@ -166,7 +166,7 @@ class CellSearch(SearchMethod):
 
     @property
     def genotype(self) -> Genotype:
-        """What its fields come to."""
+        """The genotype of its fields."""
         names = () if self.nodes else self.operations
         return Genotype(self.width, names, self.nodes, self.pooling, self.bigrams, self.recurrent)
 

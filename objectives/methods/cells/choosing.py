@@ -193,7 +193,7 @@ class Aimed(CellChoice):
 
     @property
     def kept(self) -> float:
-        """What the cell that is derived keeps of the FLOPs of all weighted operations, about."""
+        """The share of the FLOPs of all weighted operations that the derived cell has, about."""
         return 1.0
 
     @property

@@ -42,7 +42,7 @@ class Darts(SoftSearch):
 
     @property
     def space(self) -> GraphSpace:
-        """One edge from each state before a node."""
+        """The space with an edge from each state before a node."""
         return GraphSpace(
             nodes=self.nodes,
             operations=self.names,

@@ -39,7 +39,7 @@ class Ess(SoftSearch):
 
     @property
     def space(self) -> GraphSpace:
-        """One edge from each state before a node, and four reads."""
+        """The space with an edge from each state before a node, and four reads."""
         return GraphSpace(
             nodes=self.nodes,
             operations=self.names,
@@ -51,7 +51,7 @@ class Ess(SoftSearch):
 
     @property
     def kept(self) -> float:
-        """One edge of each node, of all."""
+        """The share of edges that stay: a node keeps one."""
         return self.nodes / sum(map(self.space.edges_of, range(self.nodes)))
 
     def _steps_on(self, step: int) -> Collection[str]:

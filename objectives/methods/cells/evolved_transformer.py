@@ -181,7 +181,7 @@ class EvolvedTransformer(Aimed):
         )
 
     def idle(self) -> dict[str, str]:
-        """What acts in evolution alone, where there is none."""
+        """Name the settings of evolution where there is none."""
         evolving = ("every", "population", "sample", "mutation")
         static = dict.fromkeys(evolving, "reading is static") if self.reading == "static" else {}
         return super().idle() | static

@@ -32,7 +32,7 @@ class IDarts(SoftSearch):
 
     @property
     def space(self) -> GraphSpace:
-        """One cell, with one edge from each state before a node."""
+        """The space of a cell with an edge from each state before a node."""
         return GraphSpace(nodes=self.nodes, operations=self.names, edges=0, output="all")
 
     @property
@@ -42,7 +42,7 @@ class IDarts(SoftSearch):
 
     @property
     def kept(self) -> float:
-        """As many operations as pairs, where the weights of a node add up to one."""
+        """The operations that a node keeps, where all its weights add up to one."""
         return float(self.pairs)
 
     def derived(self, weights: EdgeWeights) -> Genotype:

@@ -1,5 +1,5 @@
-"""One super-net for all trials of a run: trained once, on one graph of the space a step, drawn at
-random (single path, uniform: Guo et al. 2020), by what the teacher says of the train rows."""
+"""A super-net for all trials of a run, trained once on random graphs of the space (single path,
+uniform: Guo et al. 2020) by the teacher's answers to the train rows."""
 
 import json
 from collections.abc import Mapping, Sequence

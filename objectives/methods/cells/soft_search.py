@@ -92,8 +92,7 @@ def unrolled_gradients(
 
 
 def _gradients(loss: Tensor, *inputs: Tensors) -> list[dict[str, Tensor]]:
-    """Of each group of inputs; zero for what the loss does not depend on. The graph stays: soft
-    choices may be made of alpha once, with the same noise, for all losses."""
+    """Gradients of each group of inputs, zero where the loss does not depend on them."""
     flat = [tensor for group in inputs for tensor in group.values()]
     found = iter(torch.autograd.grad(loss, flat, retain_graph=True, materialize_grads=True))
     return [{name: next(found) for name in group} for group in inputs]

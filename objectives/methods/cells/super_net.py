@@ -52,7 +52,7 @@ def weighed(parts: Iterable[tuple[Tensor, Number]]) -> Tensor:
 
 
 def mixed(parts: Sequence[tuple[Tensor, bool]], combination: str, mask_BS1: Tensor) -> Tensor:
-    """As `cell_classifier.combined`, of parts of which some are 0, and not there."""
+    """Combine parts as `cell_classifier.combined` does; parts that are not alive are 0."""
     if combination == "product":
         whole = mask_BS1
         for part, alive in parts:
@@ -84,7 +84,7 @@ class SharedReads(nn.Module):
     def reader(
         self, names: Sequence[Sequence[tuple[str, Number]]]
     ) -> Callable[[int, Tensor, Tensor], Tensor]:
-        """What `recurrence.over_tokens` reads by, where each place has numbers over names."""
+        """A reader for `recurrence.over_tokens`, where each place has numbers over names."""
 
         def done(place: int, name: str, state_B1D: Tensor, mask_B11: Tensor) -> Tensor:
             if name in (NONE, IDENTITY):
@@ -110,7 +110,7 @@ _BEFORE_THE_CELL = ("words", "types", "bigrams", "join")
 
 
 class _Way(NamedTuple):
-    """What an edge does with a state, and how much it counts."""
+    """A way through an edge: the state it reads, its operation, its weight."""
 
     state: int
     operation: str
@@ -118,7 +118,7 @@ class _Way(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """What some weights make of a cell."""
+    """A cell as some weights make it."""
 
     ways: list[list[list[_Way]]]
     """Of each edge of each node, those that are not 0."""
@@ -197,7 +197,7 @@ class SuperNet(nn.Module):
         )
 
     def _done(self, row: int, given: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
-        """What the graph of this cell makes of the states that it is given."""
+        """Run the graph of this cell on the states that it is given."""
         states: list[Tensor | None] = list(given)
         for node, (edges, alive) in enumerate(zip(cell.ways, cell.alive, strict=True)):
             parts: list[tuple[Tensor, bool]] = []
@@ -379,8 +379,7 @@ class SuperNet(nn.Module):
             setattr(self.plain, name, getattr(other.plain, name))
 
     def shared(self, choices: Mapping[str, Any]) -> nn.ModuleList:
-        """What tasks share that answer by the cell of some choices, which reads the token and the
-        state as they are: all but the head."""
+        """The modules of a cell that tasks share: all but the head."""
         before = (getattr(self.plain, name) for name in _BEFORE_THE_CELL)
         blocks = (self.blocks[key] for key in self._keys(choices))
         return nn.ModuleList([*(part for part in before if part is not None), *blocks])

@@ -57,7 +57,7 @@ DEPTH = replace(ELASTIC, name="depth")
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticSearch(StagedMethod):
-    """One training for all sizes, and a gradient search over masks on it in each trial."""
+    """Train one student at all sizes, then search masks on it by gradient in each trial."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")

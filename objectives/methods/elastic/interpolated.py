@@ -31,8 +31,8 @@ def between(trained: Classifier, begun: Classifier, share: float) -> dict[str, T
 def nearest(
     problem: Problem, trained: Classifier, units: BertArchitecture, in_bits: BertArchitecture
 ) -> Classifier:
-    """Of the uncut models from `trained` back to the student of the problem the one that answers
-    most like the teacher once it is cut to these units and rounded, on rows of `alpha`."""
+    """The weights between `trained` and the student of the problem that answer most like the
+    teacher once they are cut to these units and rounded, on rows of `alpha`."""
     if problem.student_is_new:  # it does not know the task
         return trained
     rows = np.random.default_rng(0).permutation(len(problem.alpha))[:_ROWS]

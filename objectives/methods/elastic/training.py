@@ -1,4 +1,4 @@
-"""One training for all sizes: a student whose units are ordered, trained at several sizes a step.
+"""Train one student, whose units are ordered, at several sizes a step.
 
 Each step draws some sizes, from the smallest to the whole, each for rows of its own, and adds up
 their losses (after DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024, whose sizes share
@@ -99,7 +99,7 @@ def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:
 
 
 class ElasticTraining:
-    """One student that is trained at many sizes."""
+    """The training of a student at many sizes."""
 
     def __init__(
         self,

@@ -70,8 +70,8 @@ class BiBranchNet(nn.Module):
         return model
 
     def path(self, layers: Sequence[str]) -> dict[str, Tensor]:
-        """What some layers use of the weights, as views: those of the model by its names, then the
-        matrices that transform its kernels, and `fits`."""
+        """The weights that some layers use, as views: the model's by its names, `transforms`,
+        `fits`."""
         model, names = self.model(layers), operations_of(layers)
         views: dict[str, Tensor] = {
             f"fits.{name}": weight for name, weight in self.fits.named_parameters()
@@ -122,7 +122,7 @@ class Student:
     """See `BiBranchNet.path`."""
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> SequenceClassifierOutput:
-        """What the model answers, with its hidden states."""
+        """Run the model; the answer has its hidden states."""
         kwargs = {**inputs, "output_hidden_states": True}
         answer: SequenceClassifierOutput = functional_call(
             self.model, self.of_model(), kwargs=kwargs
@@ -139,7 +139,7 @@ class Student:
         }
 
     def fits(self) -> Iterator[Callable[[Tensor], Tensor]]:
-        """What maps the state behind each block to the teacher's."""
+        """Maps of the state behind each block to the teacher's."""
         for number in range(len(self.model.blocks)):
             weight, bias = (self.weights[f"fits.{number}.{kind}"] for kind in ("weight", "bias"))
             yield partial(functional.linear, weight=weight, bias=bias)

@@ -22,7 +22,7 @@ KINDS = ("attention", "convolution")
 
 
 class Layers(NamedTuple):
-    """What some choices make."""
+    """Layers, and the choices that act in them."""
 
     operations: tuple[str, ...]
     """Of each layer: a formula, or "light9", say."""
