@@ -1,17 +1,9 @@
-"""APS-T (Wang et al. 2020): a search for widths, whose candidates share one student less and less.
+"""APS-T (Wang et al. 2020): search widths, whose candidates share one student less and less."""
 
-The weights of each width are projected from the student's (`weights/projections.py`). In a warm-up
-widths are drawn at random and share nearly all. Then a controller learns from their scores by
-REINFORCE, while the projections move apart. In the end the best of ten draws, brought
-into the budget width by width, is cut, its projected weights as plain ones, and distilled.
-
-What differs from the paper: hidden states keep their width, so one axis of a weight is projected,
-not both, and no width has a norm or shortcut of its own. Its code minimises absolute products of
-columns; here it is Phi. The student is trained already, and learns from the teacher by AdamW. The
-controller sees its choices alone, not the FLOPs that are left, and its baseline begins at the first
-score, exp(-loss) on a batch of alpha (there accuracy); untaught it makes the draws of the warm-up.
-Steps are fewer, their rates higher.
-"""
+# The weights of each width are projected from the student's. In a
+# warm-up widths are drawn at random and share nearly all. Then a controller learns from their
+# scores by REINFORCE, while the projections move apart. In the end the best of ten draws, brought
+# into the budget width by width, is cut, its projected weights as plain ones, and distilled.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,18 +1,10 @@
-"""BinaryBERT (Bai et al. 2021): weights of one bit, from a ternary model of half the width.
+"""BinaryBERT (Bai et al. 2021): weights of one bit, from a ternary model of half the width."""
 
-Half of the student (the units that move the answer most) is trained in ternary weights. Each of
-these is then split into two binary ones that add up to it (`bert/splitting.py`), so that the binary
-model begins at the loss of the ternary one, and is trained further. A weight that is split takes
-two bits a number and two scales a row: as many bytes as one bit a number in the whole student.
-
-What differs from the paper: units are chosen by Fisher information over the whole model (there the
-first half of each layer of a DynaBERT); losses, scales, inputs, embeddings and gradients as in
-`ternary_bert.py`. Embeddings do not learn here, so that nothing would be gained by splitting them:
-they stay ternary. Which layers are split, where not all are, is chosen by the same knapsack, but
-after the ternary training: a layer's gain is how much further from the teacher the model answers on
-the alpha split with this layer alone in one binary matrix in place of two. There it is measured
-before, and those that are not split are binary all the time.
-"""
+# Half of the student (the units that move the answer most) is trained in ternary weights. Each of
+# these is then split into two binary ones that add up to it, so that the
+# binary model begins at the loss of the ternary one, and is trained further. A weight that is split
+# takes two bits a number and two scales a row: as many bytes as one bit a number in the whole
+# student.
 
 import copy
 from collections.abc import Collection, Iterator, Sequence
@@ -42,11 +34,9 @@ from objectives.training.stages import RECOVER, Stage
 
 def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> tuple[int, ...]:
     """The places of the things of most gain that the budget pays, ascending; those that gain
-    nothing are left. Costs are whole numbers >= 0.
-
-    Dynamic programming over costs: of all choices among the first few things only those are kept
-    that no cheaper choice equals. At most budget + 1 of these have whole costs of their own.
-    """
+    nothing are left. Costs are whole numbers >= 0."""
+    # Dynamic programming over costs: of all choices among the first few things only those are kept
+    # that no cheaper choice equals. At most budget + 1 of these have whole costs of their own.
     front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
     for thing, (gain, cost) in enumerate(zip(gains, costs, strict=True)):
         longer = [(p + cost, g + gain, (*taken, thing)) for p, g, taken in front]

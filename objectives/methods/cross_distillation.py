@@ -1,18 +1,12 @@
-"""Cross distillation after Bai et al. 2020: pruning with a handful of rows, no label, no training.
+"""Cross distillation (Bai et al. 2020): prune with a handful of rows, no label, no training."""
 
-Units go by what the answer loses without them once the weights of the others have made up for it
-(`surgeon.py`). Then, layer by layer, the weights that read the units of a block are those of least
-squares between what the block gives and what the unpruned one gives (`side_by_side.py`). A block is
-wrong for two reasons: for the units that it lost, and for the blocks before it, which feed it what
-they should not. Cross distillation (CD) weighs the two up: its loss is mu of the squared error on
-what enters the block of the unpruned model, and 1 - mu of that on what enters the pruned one's.
-Soft cross distillation (SCD) mixes inputs in place of losses.
-
-Unlike the paper: the loss is quadratic in the weights, so that by default they are solved for, once
-their units are chosen, and not trained (commit 4a646a4 has the numbers); what the blocks before did
-to the hidden state beside a block is for this one to make up for, too. `prox` chooses the units of
-a block as the paper does, by proximal gradient steps; how many it keeps is as before.
-"""
+# Units go by what the answer loses without them once the weights of the others have made up for it
+# . Then, layer by layer, the weights that read the units of a block are those of
+# least squares between what the block gives and what the unpruned one gives (`side_by_side.py`). A
+# block is wrong for two reasons: for the units that it lost, and for the blocks before it, which
+# feed it what they should not. Cross distillation (CD) weighs the two up: its loss is mu of the
+# squared error on what enters the block of the unpruned model, and 1 - mu of that on what enters
+# the pruned one's. Soft cross distillation (SCD) mixes inputs in place of losses.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,11 +55,9 @@ _HOLD = 0.01
 
 
 def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Units that leave, and by how much the squared error of `weight` x rises, until none is left.
-
-    `weight` is R W, (E, width); `second` A, (width, width), positive definite; a unit has `size`
-    channels side by side. Those leave next that alone raise the error least.
-    """
+    """Units that leave, and the rise of the squared error of `weight` x, until none is left."""
+    # `weight` is R W, (E, width); `second` A, (width, width), positive definite; a unit has `size`
+    # channels side by side. Those leave next that alone raise the error least.
     inverse, units = torch.linalg.inv(second), torch.arange(weight.shape[1] // size)
     units = units.to(weight.device)
     while len(units):
@@ -99,10 +91,8 @@ def curvature(
     model: BertForSequenceClassification, batches: Sequence[Batch]
 ) -> dict[str, list[Tensor]]:
     """R'R: the mean over tokens of g g', g the gradient of the logits with respect to what a block
-    adds: of heads and ffn, of each layer (E, E) float64.
-
-    In the last layer the mean is over first tokens, which alone have a gradient.
-    """
+    adds: of heads and ffn, of each layer (E, E) float64."""
+    # In the last layer the mean is over first tokens, which alone have a gradient.
     layers = cast("Sequence[BertLayer]", model.bert.encoder.layer)
     outputs = {
         (space, number): dense

@@ -3,10 +3,10 @@
 Every unit carries an alpha; its mask, a sigmoid of alpha, multiplies the unit. In a stage that
 searches, each step trains the weights by distillation, then alpha by the task loss plus lambda
 times the FLOPs hinge. Then the student is cut to the budget and distilled again.
-
-This is the search of the source report on TinyBERT and of its follow-up DAP-BERT (ICONIP 2021).
-What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
 """
+
+# This is the search of the source report on TinyBERT and of its follow-up DAP-BERT (ICONIP 2021).
+# What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,11 +58,9 @@ def ranked_alpha(
     device: str,
 ) -> dict[str, Tensor]:
     """Alpha from `lowest` to `highest` in the order of importance per cost of a unit; of the shapes
-    of `importance`, (layers, *units_of) of each space, on the device.
-
-    A unit's place on the way is the share of the cost of all searched units that belongs to those
-    of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
-    """
+    of `importance`, (layers, *units_of) of each space, on the device."""
+    # A unit's place on the way is the share of the cost of all searched units that belongs to those
+    # of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
     scores = torch.cat([(value / cost[space]).flatten() for space, value in importance.items()])
     prices = [torch.full((value.numel(),), float(cost[s])) for s, value in importance.items()]
     costs = torch.cat(prices).to(scores)

@@ -1,15 +1,15 @@
-"""Module-wise reconstruction error minimisation, few bits without labels (MREM, Bai et al. 2022).
+"""Module-wise reconstruction error minimisation, without labels (MREM, Bai et al. 2022)."""
 
-The float model says what each layer should give; no label is read. The layers are split into
-modules, and each module learns its weights, straight through their rounding, until its layers give
-on rounded weights and inputs what they gave in float32. A module alone has little to learn, so that
-a few rows are enough. One module with all layers is distillation from end to end; REM, of the same
-paper, reconstructs one weight matrix after another (`compression/matrices.py`).
-
-A module learns on what the modules before it give, errors and all, or on what they should give, or
-on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda falls
-from 1 to 0. With lambda = 1 modules know nothing of one another and can learn at the same time.
-"""
+# The float model says what each layer should give; no label is read. The layers are split into
+# modules, and each module learns its weights, straight through their rounding, until its layers
+# give on rounded weights and inputs what they gave in float32. A module alone has little to learn,
+# so that a few rows are enough. One module with all layers is distillation from end to end; REM, of
+# the same paper, reconstructs one weight matrix after another.
+#
+# A module learns on what the modules before it give, errors and all, or on what they should give,
+# or on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda
+# falls from 1 to 0. With lambda = 1 modules know nothing of one another and can learn at the same
+# time.
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,13 +71,11 @@ def matrix_by_matrix(
     order: Sequence[int],
     learning_rate: float,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Teach the weights of a float model, in place, the bits that the architecture says.
-
-    Each matrix takes a step on each batch of the `order`; pooler, norms and classifier stay. What
-    reaches one matrix lies in memory, of the tokens of all batches. In float32.
-
-    Yields for each step the layer and the loss before it.
-    """
+    """Teach the weights of a float model, in place, the bits that the architecture says."""
+    # Each matrix takes a step on each batch of the `order`; pooler, norms and classifier stay. What
+    # reaches one matrix lies in memory, of the tokens of all batches. In float32.
+    #
+    # Yields for each step the layer and the loss before it.
     example = copy.deepcopy(model).requires_grad_(False)
     round_embeddings(model, architecture.embedding_bits)
     seen = [batch.attention_mask for batch in batches]

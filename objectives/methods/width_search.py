@@ -1,25 +1,12 @@
-"""Width search: each layer chooses among candidate widths, two sampled at a time.
+"""Width search: each layer chooses among candidate widths, two sampled at a time."""
 
-After transformable architecture search (TAS, Dong & Yang 2019), which shrinks convolutions. Here a
-layer's widths are its number of heads and of FFN neurons; width 0 leaves the part out. The width of
-the space "layers" is the depth: the number of layers that stay whole. alpha says how likely each
-candidate is. Every step draws two of them by Gumbel-softmax for each layer, mixes them, and trains
-the weights by distillation; then alpha learns, on other data and with draws of its own, from the
-task loss plus lambda times the FLOPs hinge. The temperature falls all along. At the end the
-likeliest widths are cut, and distilled.
-
-What differs from the paper: it trains its network from scratch, so that a layer's first channels
-are as good as any; here the units of a pretrained layer are ordered by Fisher information first.
-Its two widths end in different channels, which interpolation must align; in BERT the output
-projection maps every width to the hidden size, and the units that the narrower lacks are 0 (commit
-4a646a4 has numbers for interpolation). Its depths are the first blocks of a stage, whose outputs it
-mixes; here they are the layers of most Fisher information, and each layer mixes what it gives with
-what enters it, by how likely the model is deep enough to have it. There is no batch norm, so none
-for each candidate. It searches by cross-entropy and distils at temperature 4 when it trains the
-result anew; here the weights learn from the teacher at temperature 1 all along. And its alpha takes
-steps of 0.001 with momentum 0.5 and weight decay, over hundreds of epochs; here, over two, of 0.1,
-with Adam's own momentum and no decay.
-"""
+# After transformable architecture search (TAS, Dong & Yang 2019), which shrinks convolutions. Here
+# a layer's widths are its number of heads and of FFN neurons; width 0 leaves the part out. The
+# width of the space "layers" is the depth: the number of layers that stay whole. alpha says how
+# likely each candidate is. Every step draws two of them by Gumbel-softmax for each layer, mixes
+# them, and trains the weights by distillation; then alpha learns, on other data and with draws of
+# its own, from the task loss plus lambda times the FLOPs hinge. The temperature falls all along. At
+# the end the likeliest widths are cut, and distilled.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,21 +41,17 @@ def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def draw_two(probabilities: Tensor, noise: Tensor) -> Tensor:
-    """Two places of the last axis, one after the other, without replacement: (..., 2) int64.
-
-    The two largest log p + Gumbel noise (Vieira 2014; Kool et al. 2019): what torch.multinomial
-    does, but the draws of one row do not depend on how many rows there are.
-    """
+    """Two places of the last axis, one after the other, without replacement: (..., 2) int64."""
+    # The two largest log p + Gumbel noise (Vieira 2014; Kool et al. 2019): what torch.multinomial
+    # does, but the draws of one row do not depend on how many rows there are.
     return (probabilities.log() + noise).topk(2, dim=-1).indices
 
 
 def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) -> Tensor:
-    """Weights of the candidates on the last axis of alpha: two above 0, which sum to 1.
-
-    Dong & Yang 2019 (TAS), as their code: the two are drawn from softmax((log softmax(alpha) +
-    noise) / temperature), without a gradient, and weighted by a softmax of these two. Their own
-    draw needs Gumbel noise too: `lots`. Both are of the shape of one student's alpha.
-    """
+    """Weights of the candidates on the last axis of alpha: two above 0, which sum to 1."""
+    # Dong & Yang 2019 (TAS), as their code: the two are drawn from softmax((log softmax(alpha) +
+    # noise) / temperature), without a gradient, and weighted by a softmax of these two. Their own
+    # draw needs Gumbel noise too: `lots`. Both are of the shape of one student's alpha.
     perturbed = (alpha.log_softmax(-1) + noise) / temperature
     two = draw_two(perturbed.detach().softmax(-1) + 1e-7, lots)
     weights = perturbed.gather(-1, two).softmax(-1).clamp_min(torch.finfo(alpha.dtype).tiny)
@@ -132,11 +115,10 @@ class WidthSearch(StagedMethod):
 
 class WidthAlpha(DescendingAlpha["WidthSearch"]):
     """The alpha of a population: (K, rows, candidates) of each space, a row for each layer, and one
-    in all for the depth.
+    in all for the depth."""
 
-    A layer of width c keeps its c units of highest Fisher information, a model of depth c its c
-    layers.
-    """
+    # A layer of width c keeps its c units of highest Fisher information, a model of depth c its c
+    # layers.
 
     from_train = False
 
@@ -211,11 +193,9 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         }
 
     def architecture(self, place: int) -> BertArchitecture:
-        """The likeliest widths, and if these miss the budget, the nearest that meet it.
-
-        A layer's next unit goes by how likely the layer is wider than that: from one candidate to
-        the next it falls evenly, so that widths between candidates can meet a budget exactly.
-        """
+        """The likeliest widths, and if these miss the budget, the nearest that meet it."""
+        # A layer's next unit goes by how likely the layer is wider than that: from one candidate to
+        # the next it falls evenly, so that widths between candidates can meet a budget exactly.
         scores = {
             space: self._of_units(space, self.places(space, value.double())[None])[0]
             for space, value in self.of(place).items()

@@ -42,12 +42,11 @@ class AlphaSgd(AlphaOptimizer):
 
 
 class AlphaAdam(AlphaOptimizer):
-    """Adam with a step size for each student (Kingma & Ba 2015, no weight decay).
+    """Adam with a step size for each student (Kingma & Ba 2015, no weight decay)."""
 
-    While a gradient keeps its size an alpha moves by about kappa a step; where gradients grow, by
-    more: 3.2 kappa when a large one follows small ones, 6.6 after a dozen large ones, and never
-    more than 7.3.
-    """
+    # While a gradient keeps its size an alpha moves by about kappa a step; where gradients grow, by
+    # more: 3.2 kappa when a large one follows small ones, 6.6 after a dozen large ones, and never
+    # more than 7.3.
 
     _BETAS = (0.9, 0.999)
     _EPSILON = 1e-8
@@ -72,12 +71,11 @@ class AlphaAdam(AlphaOptimizer):
 
 
 class AlphaSign(AlphaOptimizer):
-    """kappa times the signs of both gradients, of the largest entries only (DAP-BERT).
+    """kappa times the signs of both gradients, of the largest entries only (DAP-BERT)."""
 
-    Of each gradient the share `kept` of the entries of a space is taken, rounded up, that is
-    largest in absolute value. lambda has no effect on a sign: the FLOPs loss counts or, at lambda
-    0, does not.
-    """
+    # Of each gradient the share `kept` of the entries of a space is taken, rounded up, that is
+    # largest in absolute value. lambda has no effect on a sign: the FLOPs loss counts or, at lambda
+    # 0, does not.
 
     def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor, kept: float):
         """`step_size` is kappa, (K,); `kept` is rho, in (0, 1]."""

@@ -1,10 +1,9 @@
-"""The score of a unit: Fisher information of its mask (Kwon et al. 2022).
+"""The score of a unit: Fisher information of its mask (Kwon et al. 2022)."""
 
-Two kinds of squares. Of the *loss* on the labels: the empirical Fisher information, as the paper
-has it; a sequence that the model is sure of counts for next to nothing. Of the *logits*: the
-diagonal of the Gauss-Newton matrix of their squared error, how far the answer moves when the unit
-closes, whether or not it was right; it needs no labels.
-"""
+# Two kinds of squares. Of the *loss* on the labels: the empirical Fisher information, as the paper
+# has it; a sequence that the model is sure of counts for next to nothing. Of the *logits*: the
+# diagonal of the Gauss-Newton matrix of their squared error, how far the answer moves when the unit
+# closes, whether or not it was right; it needs no labels.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -55,12 +54,10 @@ def row_gradients(
     population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
 ) -> dict[str, Tensor]:
     """The gradient of each sequence at these masks, (K, layers, *units_of) of each space: (K, B,
-    layers, *units_of). In the mean of a batch they would cancel.
-
-    The logits' are those of one axis of their deviations from their mean (a shift of all changes no
-    answer), another for each sequence in turn, scaled so that the squares of a few sequences stand
-    for all axes.
-    """
+    layers, *units_of). In the mean of a batch they would cancel."""
+    # The logits' are those of one axis of their deviations from their mean (a shift of all changes
+    # no answer), another for each sequence in turn, scaled so that the squares of a few sequences
+    # stand for all axes.
     rows = len(batch.rows)
     of_each = {
         space: mask.detach()[:, None].expand(-1, rows, *mask.shape[1:]).clone().requires_grad_()
@@ -127,11 +124,9 @@ def importance_of_student(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
     """Mean of the squared gradients of the student on the alpha split, worked out once a launch; of
-    a student that is some layers of its teacher those in the teacher.
-
-    (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
-    when the unit closes.
-    """
+    a student that is some layers of its teacher those in the teacher."""
+    # (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
+    # when the unit closes.
     mean = partial(mean_over_rows, of_gradients=Tensor.square)
     return _worked_out_once(problem, "fisher importance", spaces, squares, mean)
 
@@ -145,8 +140,8 @@ def scores_per_cost(
 
 def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
     """The Fisher information of each layer's masks of heads or ffn, (layers, units, units) on the
-    CPU: the mean over the alpha split of the products of two gradients of the loss. Its diagonal is
-    `importance_of_student`."""
+    CPU: the mean over the alpha split of the products of two gradients of the loss."""
+    # Its diagonal is `importance_of_student`.
     return _worked_out_once(problem, "fisher blocks", spaces, "loss", _mean_products)
 
 

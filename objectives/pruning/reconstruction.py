@@ -3,10 +3,10 @@
 Block after block, attention and FFN: the weights of the output projection are those with which the
 sum before the LayerNorm comes nearest to that of the unpruned model on the same text, by linear
 least squares. A unit has one factor for all its weights (Kwon et al. 2022, 4.3), or all are free.
-
-Unlike the paper's code: every block is fitted, heads without an intercept, the damping is that of
-the equations themselves, and a block whose factors grow too large is left out, not all after it.
 """
+
+# Unlike the paper's code: every block is fitted, heads without an intercept, the damping is that of
+# the equations themselves, and a block whose factors grow too large is left out, not all after it.
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -38,12 +38,10 @@ def descended(
     second: Tensor, towards: Tensor, weight: Tensor, size: int, count: int, prox: Prox
 ) -> tuple[Tensor, Tensor]:
     """W, (E, width), of least tr(W A W') - 2 tr(W B') with `count` groups of `size` columns that
-    are not 0, and which these are, (groups,).
-
-    In the first third of the steps ever fewer groups stay, those of the largest norms: as they are
-    ("hard"; none comes back), or shrunk by the threshold that leaves so many ("soft": the end is
-    the group lasso at the least lambda with so many groups).
-    """
+    are not 0, and which these are, (groups,)."""
+    # In the first third of the steps ever fewer groups stay, those of the largest norms: as they
+    # are ("hard"; none comes back), or shrunk by the threshold that leaves so many ("soft": the end
+    # is the group lasso at the least lambda with so many groups).
     kept = torch.ones(weight.shape[1] // size, dtype=torch.bool, device=weight.device)
     rate = 1 / (2 * float(torch.linalg.eigvalsh(second)[-1]))  # never overshoots
     for step in range(_STEPS):
@@ -72,10 +70,8 @@ _LARGEST = 10.0
 def reconstructed(
     problem: Problem, architecture: BertArchitecture
 ) -> BertForSequenceClassification:
-    """A copy of the student: output projections 0 at closed units, scaled at the others.
-
-    The alpha split is the text. For architectures that cut heads and FFN neurons alone.
-    """
+    """A copy of the student: output projections 0 at closed units, scaled at the others."""
+    # The alpha split is the text. For architectures that cut heads and FFN neurons alone.
     sizes = {"heads": problem.shape.head_dim, "ffn": 1}
 
     def scaled(fit: Fit, weight: Tensor) -> Tensor:
@@ -156,10 +152,8 @@ def _refitted(
 
 
 def least(second: Tensor, towards: Tensor, near: Tensor, damping: float) -> Tensor:
-    """The weights of least error, (E, width), with a pull to those that they are to be near.
-
-    `second` is A, `towards` B of the least squares.
-    """
+    """The weights of least error, (E, width), with a pull to those that they are to be near."""
+    # `second` is A, `towards` B of the least squares.
     damped, pull = pulled(second, towards, near, damping)
     weight: Tensor = torch.linalg.solve(damped, pull.T).T
     return weight
@@ -178,12 +172,10 @@ def held(second: Tensor, damping: float) -> Tensor:
 
 
 def _factors(products: Tensor, towards: Tensor, units: int) -> Tensor:
-    """The factor of each kept unit of a block, (units,) float64.
-
-    With C the contributions of the units to the sum, one column each, and e what the sum lacks
-    while all factors are 1, their change is (C'C + damping)^-1 C'e. `products` is C'C and `towards`
-    C'e, with a row for each dimension of a unit.
-    """
+    """The factor of each kept unit of a block, (units,) float64."""
+    # With C the contributions of the units to the sum, one column each, and e what the sum lacks
+    # while all factors are 1, their change is (C'C + damping)^-1 C'e. `products` is C'C and
+    # `towards` C'e, with a row for each dimension of a unit.
     size = len(towards) // units
     gram = products.view(units, size, units, size).sum((1, 3))
     error = towards.view(units, size).sum(1)

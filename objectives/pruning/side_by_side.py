@@ -1,17 +1,16 @@
-"""The unpruned student and the pruned one, side by side through a few rows, block by block.
+"""The unpruned student and the pruned one, side by side through a few rows, block by block."""
 
-What a block adds to the hidden states is what its output projection gives: of attention the units
-are heads, groups of its input channels, of the FFN neurons, one channel each. Fitting the weights W
-of the pruned projection to what the unpruned one gives is least squares on what enters both, h_T of
-the unpruned path and h_S of the pruned one. Such a problem mixes the two:
-
-    |W_T t + x_t - W s - x_s|^2,  t = alpha h_T + (1 - alpha) h_S,  s = (1 - beta) h_T + beta h_S
-
-with x the hidden states beside the block, mixed in the same way: (1, 0) and (0, 1) compare the two
-weights on the unpruned and on the pruned path, (1, 1) is plain reconstruction (Bai et al. 2020,
-cross distillation; the residual is ours). All that a fit needs to know of the rows are the moments
-of s and of what is wanted.
-"""
+# What a block adds to the hidden states is what its output projection gives: of attention the units
+# are heads, groups of its input channels, of the FFN neurons, one channel each. Fitting the weights
+# W of the pruned projection to what the unpruned one gives is least squares on what enters both,
+# h_T of the unpruned path and h_S of the pruned one. Such a problem mixes the two:
+#
+#     |W_T t + x_t - W s - x_s|^2,  t = alpha h_T + (1 - alpha) h_S,  s = (1 - beta) h_T + beta h_S
+#
+# with x the hidden states beside the block, mixed in the same way: (1, 0) and (0, 1) compare the
+# two weights on the unpruned and on the pruned path, (1, 1) is plain reconstruction (Bai et al.
+# 2020, cross distillation; the residual is ours). All that a fit needs to know of the rows are the
+# moments of s and of what is wanted.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,11 +35,9 @@ class Pair(NamedTuple):
     def compared(
         self, weight: Tensor, h_t: Tensor, h_s: Tensor, apart: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The aim of W s, (tokens, E), and s, (tokens, width).
-
-        `weight` is W_T, (E, width); `h_t` and `h_s` are (tokens, width); `apart` is the hidden
-        state beside the unpruned block less that beside the pruned one, (tokens, E).
-        """
+        """The aim of W s, (tokens, E), and s, (tokens, width)."""
+        # `weight` is W_T, (E, width); `h_t` and `h_s` are (tokens, width); `apart` is the hidden
+        # state beside the unpruned block less that beside the pruned one, (tokens, E).
         taught, learns = h_s.lerp(h_t, self.alpha), h_t.lerp(h_s, self.beta)
         return taught @ weight.T + (self.alpha + self.beta - 1) * apart, learns
 
@@ -71,13 +68,11 @@ def side_by_side(
     pairs: Sequence[Pair],
     columns: Mapping[str, Sequence[Tensor]] | None = None,
 ) -> Iterator[Fit]:
-    """Block after block, the student's weights as they are when the next block is asked for.
-
-    Both have the same sizes and embeddings. Of the last layer's output the classifier reads the
-    first position alone, so that this one counts there. Hidden states of all batches stay in memory
-    meanwhile: 8 E bytes a token. `columns` says of each layer of a space which input channels
-    matter, (width,) bool; all by default.
-    """
+    """Block after block, the student's weights as they are when the next block is asked for."""
+    # Both have the same sizes and embeddings. Of the last layer's output the classifier reads the
+    # first position alone, so that this one counts there. Hidden states of all batches stay in
+    # memory meanwhile: 8 E bytes a token. `columns` says of each layer of a space which input
+    # channels matter, (width,) bool; all by default.
     passes = [_Pass(whole, batch) for batch in batches]
     layers = [cast("Sequence[BertLayer]", model.bert.encoder.layer) for model in (whole, student)]
     for number, (of_whole, of_student) in enumerate(zip(*layers, strict=True)):

@@ -157,7 +157,14 @@ class StagedMethod(SearchMethod):
         return False
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        """The architecture of the scored model: the same units with the bits of the method."""
+        """Set the bits of the method.
+
+        Args:
+            architecture: the units that stay.
+
+        Returns:
+            The architecture of the model that is scored.
+        """
         return self._with_weight_bits(architecture, self.weight_bits)
 
     def _with_weight_bits(self, architecture: BertArchitecture, bits: Bits) -> BertArchitecture:
@@ -181,9 +188,17 @@ class StagedMethod(SearchMethod):
         units: BertArchitecture,
         curve: Sequence[CurvePoint],
     ) -> SearchResult:
-        """A trained student, rounded and with its own vocabulary; `model` may be changed.
+        """A trained student, rounded and with its own vocabulary.
 
-        Its R is the share of the cost that was asked of the student as it is scored.
+        Args:
+            slot: its place in its population.
+            problem: what the method works on.
+            model: the student, trained, in float32; it may be changed.
+            units: what is left of it.
+            curve: of its training.
+
+        Returns:
+            The student to score, with the share of the cost that was asked of it in these bits.
         """
         architecture = self.in_bits(units)
         if self.vocabulary < 1:
@@ -208,14 +223,28 @@ class StagedMethod(SearchMethod):
         units: BertArchitecture,
         problem: Problem,
     ) -> tuple[PrunedBertForSequenceClassification, BertArchitecture]:
-        """A cut student, and its units, as it enters a stage; by default as it left the last."""
+        """A cut student as it enters a stage; by default as it left the last.
+
+        Args:
+            stage: which is about to begin, after the search.
+            model: the student, in float32.
+            units: what is left of it.
+            problem: what the method works on.
+
+        Returns:
+            The model, and what is left of it.
+        """
         return model, units
 
     def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:
-        """The share of each stage's learning rate at which a student is trained, in [0, 1].
+        """The share of each stage's learning rate at which a student is trained.
 
-        By default the share of the FLOPs that it lost, or is to lose while the search goes on (then
-        `architecture` is None).
+        Args:
+            problem: what the method works on.
+            architecture: the units that stay; None while the search goes on.
+
+        Returns:
+            In [0, 1]: by default the share of the FLOPs that it lost, or is to lose.
         """
         # A student near its teacher stays there, and one that lost nothing is not trained. One that
         # begins as another checkpoint, or with its sublayers in another order, has all to learn.

@@ -3,13 +3,13 @@
 Pham et al. 2018, in the version of Pasunuru & Bansal 2019: at each place a linear layer of its own
 makes logits of the LSTM's state, and the choice is drawn from their softmax and embedded as the
 next input. Of each scored candidate the loss is
-
-    - log p(candidate) (score - baseline) - entropy_weight x entropy of the choices,
-
-where the baseline is a moving average of the scores. It takes up a score before that is compared
-with it, so that the first one teaches nothing. The probability is that of the present policy, also
-where the candidate was drawn from an earlier one.
 """
+
+#     - log p(candidate) (score - baseline) - entropy_weight x entropy of the choices,
+#
+# where the baseline is a moving average of the scores. It takes up a score before that is compared
+# with it, so that the first one teaches nothing. The probability is that of the present policy,
+# also where the candidate was drawn from an earlier one.
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,8 +57,8 @@ class Policy(nn.Module):
         self, count: int, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Go through the places with N = `count` candidates; `choose(place, log_probs_NC)` says
-        which choice each takes, (N,) int64. Returns indices_NP, log_probs_N and entropies_N, which
-        are sums over the places."""
+        which choice each takes, (N,) int64."""
+        # Returns indices_NP, log_probs_N and entropies_N, which are sums over the places.
         hidden_NH = cell_NH = input_NH = torch.zeros(count, self.cell.hidden_size)
         taken, log_probs_N, entropies_N = [], torch.zeros(count), torch.zeros(count)
         for place, (decoder, kind) in enumerate(zip(self.decoders, self._kind_of, strict=True)):

@@ -3,12 +3,12 @@
 Jin et al. 2019. Candidates are embedded by their distances to random sets of known ones (Bourgain),
 a space in which exp(-distance^2) is a valid kernel. The candidate with the largest mean + beta std
 is looked for by simulated annealing over neighbours, candidates that differ at one place.
-
-Three things differ from Auto-Keras. Its ports embed the known candidates and measure the new ones
-by another distance; here both are embedded. Its kernel has no length scale; here the length is the
-one of a few under which the scores are most likely. And scores are standardised, so that the
-temperature of the annealing means the same on every task.
 """
+
+# Three things differ from Auto-Keras. Its ports embed the known candidates and measure the new ones
+# by another distance; here both are embedded. Its kernel has no length scale; here the length is
+# the one of a few under which the scores are most likely. And scores are standardised, so that the
+# temperature of the annealing means the same on every task.
 
 import heapq
 import math
@@ -55,11 +55,11 @@ class DistanceSettings(Checked):
 
 
 class Embedding:
-    """Bourgain's: a coordinate is the distance to the nearest member of a random set.
+    """Bourgain's: a coordinate is the distance to the nearest member of a random set."""
 
-    ceil(log2 n) sizes of sets, 2, 4, ..., of each ceil(ln n) sets. No two candidates are farther
-    apart than by the distance itself, since the coordinates are divided by the root of their count.
-    """
+    # ceil(log2 n) sizes of sets, 2, 4, ..., of each ceil(ln n) sets. No two candidates are farther
+    # apart than by the distance itself, since the coordinates are divided by the root of their
+    # count.
 
     def __init__(
         self, known: Sequence[Candidate], distance: Distance, generator: np.random.Generator

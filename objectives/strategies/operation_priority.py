@@ -2,16 +2,16 @@
 
 Gao et al. 2022, AutoBERT-Zero: the parents are the best candidates so far. A child differs from its
 parent at one place, whose choice is drawn from a softmax over upper confidence bounds,
-
-    u_i = mean_i + exploration sqrt(2 ln N / N_i),
-
-where mean_i is the mean score of the candidates that have choice i at that place, N_i how many
-these are, and N the sum of the N_i. What the paper leaves open is decided so: a choice that was
-never tried comes first; scores are standardised, so that `exploration` and `temperature` mean the
-same on every task; and a child that was scored before or is rejected is drawn again. What was
-learned may lack places, those that do not act in it: they count for no bound, and each child has
-them drawn anew.
 """
+
+#     u_i = mean_i + exploration sqrt(2 ln N / N_i),
+#
+# where mean_i is the mean score of the candidates that have choice i at that place, N_i how many
+# these are, and N the sum of the N_i. What the paper leaves open is decided so: a choice that was
+# never tried comes first; scores are standardised, so that `exploration` and `temperature` mean the
+# same on every task; and a child that was scored before or is rejected is drawn again. What was
+# learned may lack places, those that do not act in it: they count for no bound, and each child has
+# them drawn anew.
 
 import math
 from collections.abc import Callable

@@ -1,18 +1,18 @@
 """Soft choices: numbers over the choices of each place, which follow gradients.
 
 The weights go into a super-net, whose loss has a gradient with respect to alpha, their logits:
-
-    softmax     over the choices of a place: DARTS (Liu et al. 2019). Places that are named together
-                share one softmax, as all (predecessor, operation) pairs that enter a node do in
-                I-DARTS (Jiang et al. 2019).
-    gumbel      one-hot, the largest of alpha + Gumbel noise; backward as the softmax of these over
-                the temperature (straight through): GDAS (Dong & Yang 2019), AdaBERT (2020).
-
-The feedback is gradients instead of scores: `learn` takes one step of Adam against them. The first
-order takes them at the present weights of the super-net, the second after a step of these, as
-`strategies/bilevel.py` has it. `propose` gives the candidate of the largest weights, and then
-draws.
 """
+
+#     softmax  over the choices of a place: DARTS (Liu et al. 2019). Places that are named together
+#              share one softmax, as all (predecessor, operation) pairs that enter a node do in
+#              I-DARTS (Jiang et al. 2019).
+#     gumbel   one-hot, the largest of alpha + Gumbel noise; backward as the softmax of these over
+#              the temperature (straight through): GDAS (Dong & Yang 2019), AdaBERT (2020).
+#
+# The feedback is gradients instead of scores: `learn` takes one step of Adam against them. The
+# first order takes them at the present weights of the super-net, the second after a step of these,
+# as `SoftSearch` has it. `propose` gives the candidate of the largest weights, and then
+# draws.
 
 from collections.abc import Mapping
 from dataclasses import dataclass

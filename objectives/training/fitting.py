@@ -55,12 +55,10 @@ def train_cells(
     checkpoint: Path | None = None,
     every: int | None = None,
 ) -> list[CurvePoint]:
-    """Steps of AdamW on a loss of batches of the train rows; returns the learning curve.
-
-    `loss` is that of a batch at a step, which count from 1; `learning_rate` the peak. With a
-    `checkpoint` it goes on from there, and leaves one after each pass over the train rows, or after
-    `every` so many steps, until a loss is not finite.
-    """
+    """Steps of AdamW on a loss of batches of the train rows; returns the learning curve."""
+    # `loss` is that of a batch at a step, which count from 1; `learning_rate` the peak. With a
+    # `checkpoint` it goes on from there, and leaves one after each pass over the train rows, or
+    # after `every` so many steps, until a loss is not finite.
     steps = steps_of(problem, epochs, batch_size)
     optimizer = PopulationOptimizer(weights, torch.tensor([learning_rate]), steps, "linear")
     losses: list[Tensor] = []

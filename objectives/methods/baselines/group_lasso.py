@@ -1,14 +1,13 @@
 """Group lasso: a penalty shrinks the weights of whole units while the student is trained, then the
-units of the smallest weights go (Wen et al. 2016).
+units of the smallest weights go (Wen et al. 2016)."""
 
-After each step of a stage that searches, the penalty takes a proximal step of its own. With eta the
-peak of the stage's learning rate and w_i the n_i weights of a unit, the rows that make it and the
-columns that read it,
-
-    w_i <- max(1 - eta lambda sqrt(n_i) / |w_i|, 0) w_i
-
-or, where single weights are penalised (L1), the same of each of them.
-"""
+# After each step of a stage that searches, the penalty takes a proximal step of its own. With eta
+# the peak of the stage's learning rate and w_i the n_i weights of a unit, the rows that make it and
+# the columns that read it,
+#
+#     w_i <- max(1 - eta lambda sqrt(n_i) / |w_i|, 0) w_i
+#
+# or, where single weights are penalised (L1), the same of each of them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """Low rank: linear layers become two thinner ones, then the student is distilled.
 
 The ranks are those of least added error per FLOP (or parameter, where the study counts these), by a
-singular value decomposition whitened by what enters each layer (`strategies/low_rank.py`). A layer
+singular value decomposition whitened by what enters each layer. A layer
 whose factors would save nothing stays whole. No unit leaves: heads and neurons stay as many.
 """
 
@@ -149,8 +149,9 @@ def ranks_within(found: Mapping[Place, Spectrum], cost: Cost, target: float) -> 
 
 def _steps(at: Place, spectrum: Spectrum) -> Iterator[tuple[float, Place, int, int]]:
     """From the whole weight down to rank 1 along the lower hull of its errors: first to the rank of
-    the lowest rate, then one by one. Of each the rate, the added error for each saved number, the
-    rank, and the one that would save least in its place."""
+    the lowest rate, then one by one."""
+    # Of each the rate, the added error for each saved number, the rank, and the one that would save
+    # least in its place.
     outputs, inputs = len(spectrum.left), spectrum.right.shape[1]
     errors, both = spectrum.errors().tolist(), outputs + inputs
     most = (outputs * inputs - 1) // both

@@ -3,14 +3,14 @@
 A unit's weights are those that cutting it removes. The mean of what they are worth lets units of
 different sizes compete: of w^2 (its root), or of what the loss is thought to change by without a
 weight, to the first or the second order:
-
-    magnitude    w^2
-    sensitivity  |g w|            g the gradient of the task's loss on the alpha split
-    curvature    h w^2 / 2        h the diagonal of its Hessian (optimal brain damage, LeCun 1990),
-                                  by the empirical Fisher information: sums over batches, squared
-
-With `sparsity` single weights go as well, by the same scores: they are 0, and stay 0 in training.
 """
+
+#     magnitude    w^2
+#     sensitivity  |g w|            g the gradient of the task's loss on the alpha split
+#     curvature    h w^2 / 2        h the diagonal of its Hessian (optimal brain damage, LeCun
+#                                   1990), by the empirical Fisher information
+#
+# With `sparsity` single weights go as well, by the same scores: they are 0, and stay 0 in training.
 
 from collections.abc import Mapping
 from dataclasses import dataclass

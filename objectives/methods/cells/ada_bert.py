@@ -3,22 +3,13 @@
 All cells share one alpha, and a second one chooses their number N. Both are drawn by Gumbel noise,
 one-hot forward and soft backward, at a temperature that falls. The weights and alpha learn on the
 same batch from
-
-    (1 - gamma) CE(labels) + gamma mean over m <= N of CE(probe of layer m floor(L / (N + 1)))
-        + beta (N / K) mean over edges of the share of their operation in all operations' FLOPs,
-
-where a probe says what a layer of the teacher knows of the answer. Then each node keeps its two
-edges of largest weight, whatever their operations, and the model is trained further.
-
-What differs from the paper: a probe is the linear map of the layer's first token that is nearest to
-the teacher's logits (least squares), where the paper trains a classifier on the labels; so all
-probes count alike, as in its code. The classifier reads the last cell, where the code sums up all
-states before it; the output of a cell is the mean of its nodes, not a learnt mixture. Each block
-has a layer norm in place of a batch norm. The code's dilated convolutions are morphological; these
-are convolutions. The share of FLOPs is measured, where the code has constants. The model is trained
-further on the teacher's answers, not on labels. Alpha's step on a batch comes after that of the
-weights, and its gradient is not clipped. Both sentences of a pair are read as one.
 """
+
+#     (1 - gamma) CE(labels) + gamma mean over m <= N of CE(probe of layer m floor(L / (N + 1)))
+#         + beta (N / K) mean over edges of the share of their operation in all operations' FLOPs,
+#
+# where a probe says what a layer of the teacher knows of the answer. Then each node keeps its two
+# edges of largest weight, whatever their operations, and the model is trained further.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -3,10 +3,6 @@
 The first cell has no operation. Each further one is a morph, or a morph of morphs, of a trained
 one: deeper, wider, or with a skip. It begins with that one's weights and answers, is trained on,
 and is scored on alpha. A Gaussian process over edit distances says which is next.
-
-What differs from the paper: it begins with a network of some layers. Here a skip has an operation,
-and a cell is wider as a whole, by a factor of 2. A score is exp(-loss), less the FLOPs loss. Search
-and training take turns, not two threads: a trial is one process, a proposal takes about a second.
 """
 
 from collections.abc import Iterable, Sequence

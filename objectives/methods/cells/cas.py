@@ -1,15 +1,10 @@
-"""CAS (Pasunuru & Bansal 2019): one set of weights learns task after task, with a cell for each.
+"""CAS (Pasunuru & Bansal 2019): one set of weights learns task after task, with a cell for each."""
 
-The study's task comes first, then those beside it in their order. For each, ENAS chooses a cell on
-a copy of the weights as they are; the cell is then trained on the weights themselves, which keep
-what they have learnt as `training.continual` says. In the end each task is answered by its own cell
-and head with the weights of the last. What a task has lost since it was learnt is its `forgotten`.
-
-What differs from the paper's code beside what differs in `Enas`: the penalty is on what a weight
-does with its inputs, where the code transposes it, for which x theta does not stay as it was; it
-holds in the training that is kept, not in the search; it spares the weights of every earlier cell,
-not of the last alone, and leaves out the heads.
-"""
+# The study's task comes first, then those beside it in their order. For each, ENAS chooses a cell
+# on a copy of the weights as they are; the cell is then trained on the weights themselves, which
+# keep what they have learnt as `Anchor` says. In the end each task is answered by its
+# own cell and head with the weights of the last. What a task has lost since it was learnt is its
+# `forgotten`.
 
 import copy
 from collections.abc import Collection, Mapping

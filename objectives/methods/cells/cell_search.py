@@ -1,12 +1,11 @@
-"""Cell search: a student of a few operations, trained from nothing on what the teacher says.
+"""Cell search: a student of a few operations, trained from nothing on what the teacher says."""
 
-A trial is one genotype: `Study.space` names its places ("operations[0]", "nodes[2].inputs[1]",
-"width"), and the outer study's sampler is the strategy. What the student has of the teacher is the
-embeddings of its words, frozen, in as few dimensions as it is wide: the map begins with the
-principal components and learns; in the end embeddings and map are one table, so that the map costs
-nothing (AdaBERT, Chen et al. 2020, takes the embeddings, too). The loss is that of the logits and,
-if asked, of hidden states.
-"""
+# A trial is one genotype: `Study.space` names its places ("operations[0]", "nodes[2].inputs[1]",
+# "width"), and the outer study's sampler is the strategy. What the student has of the teacher is
+# the embeddings of its words, frozen, in as few dimensions as it is wide: the map begins with the
+# principal components and learns; in the end embeddings and map are one table, so that the map
+# costs nothing (AdaBERT, Chen et al. 2020, takes the embeddings, too). The loss is that of the
+# logits and, if asked, of hidden states.
 
 from array import array
 from collections.abc import Iterator, Sequence, Set

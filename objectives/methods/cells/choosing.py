@@ -152,21 +152,18 @@ class CellChoice(SearchMethod):
         )
 
     def _super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
-        """The super-net at the start of the search, by default a new one of this trial.
-
-        Raises FloatingPointError where it is trained already, and a loss was not finite.
-        """
+        """The super-net at the start of the search, by default a new one of this trial."""
+        # Raises FloatingPointError where it is trained already, and a loss was not finite.
         assert self.space is not None
         return new_net(self.space, self.base, problem, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aimed(CellChoice):
-    """Base of the methods whose choice is drawn towards a share of the FLOPs.
+    """Base of the methods whose choice is drawn towards a share of the FLOPs."""
 
-    R, t and lambda act through the hinge loss of `measures.budget`, on the share that a cell has of
-    the FLOPs of the model of ratio 1.
-    """
+    # R, t and lambda act through the hinge loss of `measures.budget`, on the share that a cell has
+    # of the FLOPs of the model of ratio 1.
 
     usual: ClassVar[tuple[str, ...]]
     """The operations of cells that read the whole text."""

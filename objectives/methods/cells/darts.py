@@ -3,14 +3,6 @@
 alpha holds the weights of each edge and learns with the super-net's weights, each on rows of its
 own. Of each node the edges stay whose best operation weighs most, each with that operation; then
 the cell is trained anew.
-
-What differs from the paper: the rows are texts, and the super-net learns from the teacher's
-answers, by AdamW. Each block norms what it reads, where the paper norms what the operation gives:
-poolings and identities then weigh more than convolutions from the start, and short searches take
-them nearly everywhere. A separable convolution is applied once, an "atrous" one is of all channels
-together, and alpha's rate is ten times as high. The output is the mean of all nodes, where the
-paper's convolutional cell concatenates them, and there are no cells that halve the length. In
-recurrent cells each pair of nodes and each activation has weights of its own.
 """
 
 from dataclasses import dataclass, replace

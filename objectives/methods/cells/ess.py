@@ -1,19 +1,15 @@
 """ESS (Li et al. 2020), as far as it is known: a recurrent cell, and what it reads of the past.
 
 A recurrent cell of DARTS makes a new state of the last state and the token. Here it makes it of
-
-    a(last state) b(mean of the last m tokens)   and   c(token) d(mean of the last m states),
-
-products in which a to d are operations that are searched as well. Alpha of the cell and alpha of
-these four learn in turn. With nothing at b and d and the identity at a and c it is DARTS' cell.
-
-What is reconstructed: no code of the paper is known, and the sources disagree. Each of its four
-graphs has one node here; a window is read by its mean; m, and that alpha takes turns batch by
-batch, are ours. See `darts.py` for the rest.
-
-Products of states may make rounding errors grow from token to token, so that a long text has other
-answers in ONNX than in torch. An export checks that, and refuses such a model.
 """
+
+#     a(last state) b(mean of the last m tokens)   and   c(token) d(mean of the last m states),
+#
+# products in which a to d are operations that are searched as well. Alpha of the cell and alpha of
+# these four learn in turn. With nothing at b and d and the identity at a and c it is DARTS' cell.
+#
+# Products of states may make rounding errors grow from token to token, so that a long text has
+# other answers in ONNX than in torch. An export checks that, and refuses such a model.
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -1,19 +1,11 @@
-"""Evolved Transformer (So et al. 2019): evolution from the Transformer, with dynamic hurdles.
+"""Evolved Transformer (So et al. 2019): evolution from the Transformer, with dynamic hurdles."""
 
-A candidate is a cell that is trained alone, from new weights, in increments. The first is the
-Transformer: positions, attention, feed-forward, each beside an identity, with the norms in front.
-The next are drawn at random; then each is a child: the best of a sample of the population with some
-places drawn anew. Who reaches the hurdle behind an increment keeps weights and optimiser and gets
-the next one. In the end the best go through all increments, and the best of these is the cell.
-
-What differs from the paper: it translates and scores by perplexity (its data and its million GPU
-hours cannot be had), where here the rows are texts, students learn from the teacher's answers, and
-a score is that of `aimed_search.scored`. There is no decoder. A node is one of its blocks; all
-states have one width, so that branches are added or multiplied, never put side by side. Norm and
-activation belong to the operation, and so do the two layers of a feed-forward. Whether its first
-population was drawn at random or all Transformers, the sources do not agree; here it is one
-Transformer among random ones. A child that was there before is drawn again.
-"""
+# A candidate is a cell that is trained alone, from new weights, in increments. The first is the
+# Transformer: positions, attention, feed-forward, each beside an identity, with the norms in front.
+# The next are drawn at random; then each is a child: the best of a sample of the population with
+# some places drawn anew. Who reaches the hurdle behind an increment keeps weights and optimiser and
+# gets the next one. In the end the best go through all increments, and the best of these is the
+# cell.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -2,9 +2,6 @@
 
 All pairs of a predecessor and an operation compete for a node, where in DARTS only the operations
 of one edge do. The n pairs of a node that weigh most stay: two of them may share a predecessor.
-
-What differs from the paper: see `darts.py`. What a node keeps is added up, as in the search; the
-paper does not say.
 """
 
 from dataclasses import dataclass, replace

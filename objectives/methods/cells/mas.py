@@ -1,13 +1,9 @@
-"""MAS (Pasunuru & Bansal 2019): ENAS for several tasks, whose cell serves all of them.
+"""MAS (Pasunuru & Bansal 2019): ENAS for several tasks, whose cell serves all of them."""
 
-The super-net's weights are shared but for a head a task; a cell's reward is the mean of its scores
-over the tasks. The cell is then trained anew for each task, with weights of its own. The study's
-metric stays that of its own task, so that models are compared on the same rows; those of the tasks
-beside it are recorded with each trial.
-
-What differs from the paper's code beside what differs in `Enas`: a step is on one batch of each
-task, where the code takes the tasks in turn.
-"""
+# The super-net's weights are shared but for a head a task; a cell's reward is the mean of its
+# scores over the tasks. The cell is then trained anew for each task, with weights of its own. The
+# study's metric stays that of its own task, so that models are compared on the same rows; those of
+# the tasks beside it are recorded with each trial.
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -102,10 +102,8 @@ def shared_net(
     shared: SharedCells, base: Genotype, problem: Problem, progress: Progress, *, seed: int
 ) -> SharedNet:
     """The super-net of a run, of the sizes of a genotype without operations: trained if the run has
-    none, read once a launch. A killed training goes on from its last pass over the train rows.
-
-    Raises FloatingPointError if a loss is not finite.
-    """
+    none, read once a launch. A killed training goes on from its last pass over the train rows."""
+    # Raises FloatingPointError if a loss is not finite.
     ingredients: Mapping[str, object] = {**asdict(shared), **base.config(), "seed": seed}
 
     def make(folder: Path, begun: Path) -> None:

@@ -1,10 +1,9 @@
-"""Base of the searches by gradient: alpha descends while the super-net learns (Liu et al. 2019).
+"""Base of the searches by gradient: alpha descends while the super-net learns (Liu et al. 2019)."""
 
-Before each step of the weights on a batch of train, alpha takes one on a batch of alpha: down the
-gradient of the task's loss plus lambda times the FLOPs hinge at what the derived cell is expected
-to have. The second order takes that gradient at the weights after one step of gradient descent, as
-`bilevel.py` has it, at a rate that falls linearly from `learning_rate` to 0.
-"""
+# Before each step of the weights on a batch of train, alpha takes one on a batch of alpha: down the
+# gradient of the task's loss plus lambda times the FLOPs hinge at what the derived cell is expected
+# to have. The second order takes that gradient at the weights after one step of gradient descent,
+# as `unrolled_gradients` has it, at a rate that falls linearly from `learning_rate` to 0.
 
 import abc
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,10 +55,8 @@ _REACH = 0.01
 def unrolled_gradients(
     weights: Tensors, alpha: Tensors, train_loss: Loss, alpha_loss: Loss, step_size: float
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The gradient of alpha, by name, and the loss of alpha at w'.
-
-    `step_size` is xi, >= 0. The weights stay as they are.
-    """
+    """The gradient of alpha, by name, and the loss of alpha at w'."""
+    # `step_size` is xi, >= 0. The weights stay as they are.
     weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     ahead = weights
     if step_size:
@@ -109,12 +106,10 @@ Kept = list[tuple[str, Choice]]
 def strongest_edges(
     places: Places, weights: EdgeWeights, edges: Sequence[str], n: int, never: Collection[Choice]
 ) -> Kept:
-    """The `n` edges into a node whose best operation weighs most, each with that operation.
-
-    DARTS (Liu et al. 2019) keeps two of cells over sequences and one of recurrent cells, and never
-    "none"; AdaBERT keeps two, and may keep "zero". Of equals the first of `edges` and of the
-    choices comes first.
-    """
+    """The `n` edges into a node whose best operation weighs most, each with that operation."""
+    # DARTS (Liu et al. 2019) keeps two of cells over sequences and one of recurrent cells, and
+    # never "none"; AdaBERT keeps two, and may keep "zero". Of equals the first of `edges` and of
+    # the choices comes first.
     best = [max(_pairs(places, weights, [edge], never), key=lambda pair: pair[0]) for edge in edges]
     return [kept for _, kept in sorted(best, key=lambda pair: -pair[0])[:n]]
 
@@ -122,10 +117,8 @@ def strongest_edges(
 def strongest_pairs(
     places: Places, weights: EdgeWeights, edges: Sequence[str], n: int, never: Collection[Choice]
 ) -> Kept:
-    """The `n` heaviest pairs of an edge into a node and an operation: I-DARTS (Jiang et al. 2019).
-
-    One edge may keep several operations, another none. Ties as in `strongest_edges`.
-    """
+    """The `n` heaviest pairs of an edge into a node and an operation (I-DARTS, Jiang 2019)."""
+    # One edge may keep several operations, another none. Ties as in `strongest_edges`.
     pairs = _pairs(places, weights, edges, never)
     return [kept for _, kept in sorted(pairs, key=lambda pair: -pair[0])[:n]]
 
@@ -169,14 +162,7 @@ class SoftSearch(Aimed):
 
     @abc.abstractmethod
     def derived(self, weights: EdgeWeights) -> Genotype:
-        """The cell of some weights.
-
-        Args:
-            weights: of each of `space.all_places`, in the order of its choices.
-
-        Returns:
-            The genotype.
-        """
+        """The cell of some weights."""
 
     def _steps_on(self, step: int) -> Collection[str] | None:
         """The places whose alpha learns at a step, which count from 1; None: all."""

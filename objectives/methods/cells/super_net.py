@@ -1,12 +1,11 @@
-"""The super-net of a space of graphs: every cell of the space, with weights that they share.
+"""The super-net of a space of graphs: every cell of the space, with weights that they share."""
 
-Soft choices (DARTS, Liu et al. 2019), samples (GDAS, Dong & Yang 2019; AdaBERT, Chen et al. 2020)
-and single graphs (ENAS, Pham et al. 2018; evolution) are one forward pass: it is given numbers over
-the choices of each place. Each edge of a node has weights for each operation, whatever state it
-reads; cells that follow one another share choices, not weights.
-
-At one-hot numbers the super-net is the plain model, in its logits, its gradients and its cost.
-"""
+# Soft choices (DARTS, Liu et al. 2019), samples (GDAS, Dong & Yang 2019; AdaBERT, Chen et al. 2020)
+# and single graphs (ENAS, Pham et al. 2018; evolution) are one forward pass: it is given numbers
+# over the choices of each place. Each edge of a node has weights for each operation, whatever state
+# it reads; cells that follow one another share choices, not weights.
+#
+# At one-hot numbers the super-net is the plain model, in its logits, its gradients and its cost.
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -159,12 +158,10 @@ class SuperNet(nn.Module):
     def forward(
         self, inputs: Mapping[str, Tensor], weights: Weights, every: bool = False
     ) -> SequenceClassifierOutput:
-        """The logits, (B, C), and as hidden states the first one and the output of each cell.
-
-        With `every` also what has the weight 0 is computed, where weights have gradients: a sample
-        that is straight through then has the gradients of all choices (AdaBERT), not only of those
-        that it took (GDAS).
-        """
+        """The logits, (B, C), and as hidden states the first one and the output of each cell."""
+        # With `every` also what has the weight 0 is computed, where weights have gradients: a
+        # sample that is straight through then has the gradients of all choices (AdaBERT), not only
+        # of those that it took (GDAS).
         hidden_BSD, mask_BS1 = self.plain.embedded(
             inputs["input_ids"], inputs.get("attention_mask"), inputs.get("token_type_ids")
         )
@@ -283,8 +280,8 @@ class SuperNet(nn.Module):
 
     def expected_flops(self, weights: Weights, seq_len: int) -> Number:
         """FLOPs of one sequence of so many tokens, expected over the choices as if what is read and
-        what is there were drawn apart; at one-hot weights those of the model that `extract` gives,
-        to the last digit."""
+        what is there were drawn apart."""
+        # At one-hot weights those of the model that `extract` gives, to the last digit.
         exact = {place: w.double() if isinstance(w, Tensor) else w for place, w in weights.items()}
         cell, costs, inputs = self._cell(exact), self.costs(seq_len), self.space.inputs
         live: list[Number] = [1.0] * inputs

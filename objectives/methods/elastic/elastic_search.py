@@ -1,14 +1,13 @@
-"""Elastic search: one training for all trials of a run, and a gradient search over masks in each.
+"""Elastic search: one training for all trials of a run, a gradient search over masks in each."""
 
-The first trial trains one student at many sizes (`weights/elastic.py`), along the order of the
-scores of its units; it is kept for the run. A trial begins with the units of highest score that
-meet R, searches by gradient how many units each layer keeps
-(`strategies/gradients/ordered_masks.py`), cuts, and is scored. With `stages` it is distilled
-further on its own.
-
-It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
-each is still nearer to the teacher.
-"""
+# The first trial trains one student at many sizes (`training.py`), along the order of the
+# scores of its units; it is kept for the run. A trial begins with the units of highest score that
+# meet R, searches by gradient how many units each layer keeps
+# (`ordered_masks.py`), cuts, and is scored. With `stages` it is distilled
+# further on its own.
+#
+# It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
+# each is still nearer to the teacher.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,17 +2,18 @@
 
 A student that was trained at many sizes saw its units leave in one order. So a layer has one
 variable for each space, its shift, and the alpha and the mask of its unit of rank r are
-
-    alpha = log(n / (r + 1/2)) + shift        mask = sigmoid(alpha / temperature)
-
-where n is the number of units that the layer keeps if the ranking alone meets R. All shifts are 0
-at the start. A shift of 0.1 opens a tenth more of the units that the layer keeps; equal shifts keep
-the proportions of the layers. Each step moves the shifts of K students against the gradient of
-
-    the loss against the teacher's logits, on rows of alpha, + lambda x the FLOPs hinge
-
-times kappa, which falls linearly to 0. The weights stay as they are: K students share one model.
 """
+
+#     alpha = log(n / (r + 1/2)) + shift        mask = sigmoid(alpha / temperature)
+#
+# where n is the number of units that the layer keeps if the ranking alone meets R. All shifts are 0
+# at the start. A shift of 0.1 opens a tenth more of the units that the layer keeps; equal shifts
+# keep the proportions of the layers. Each step moves the shifts of K students against the gradient
+# of
+#
+#     the loss against the teacher's logits, on rows of alpha, + lambda x the FLOPs hinge
+#
+# times kappa, which falls linearly to 0. The weights stay as they are: K students share one model.
 
 import copy
 import math

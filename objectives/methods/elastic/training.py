@@ -1,15 +1,15 @@
-"""Train one student, whose units are ordered, at several sizes a step.
+"""Train one student, whose units are ordered, at several sizes a step."""
 
-Each step draws some sizes, from the smallest to the whole, each for rows of its own, and adds up
-their losses (after DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024, whose sizes share
-their rows; commit 4a646a4 has both). What is trained is one student, kept for all trials of a run;
-a model of any size is cut from it. On a CPU the sizes of a step are slices, one after another; on a
-GPU they are one batch, each row under the masks of its size, which is the same but for rounding.
-
-A size may compute in few bits that are drawn with it (after MatQuant, Nair et al. 2025): weights
-and embeddings in these, what enters the weights in 8, and gradients pass the rounding as if there
-were none. As a row's scale is that of its own slice, the sizes are then slices on a GPU, too.
-"""
+# Each step draws some sizes, from the smallest to the whole, each for rows of its own, and adds up
+# their losses (after DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024, whose sizes
+# share their rows; commit 4a646a4 has both). What is trained is one student, kept for all trials of
+# a run; a model of any size is cut from it. On a CPU the sizes of a step are slices, one after
+# another; on a GPU they are one batch, each row under the masks of its size, which is the same but
+# for rounding.
+#
+# A size may compute in few bits that are drawn with it (after MatQuant, Nair et al. 2025): weights
+# and embeddings in these, what enters the weights in 8, and gradients pass the rounding as if there
+# were none. As a row's scale is that of its own slice, the sizes are then slices on a GPU, too.
 
 import copy
 import json
@@ -62,11 +62,9 @@ def shared_student(
     prepare: Callable[[], "ElasticTraining"],
     progress: Progress,
 ) -> SharedStudent:
-    """The student of a run: trained if the run has none, read once a launch.
-
-    `ingredients` are all that decides it beside the problem, as JSON; `prepare` makes its training.
-    Raises FloatingPointError if a loss is not finite.
-    """
+    """The student of a run: trained if the run has none, read once a launch."""
+    # `ingredients` are all that decides it beside the problem, as JSON; `prepare` makes its
+    # training. Raises FloatingPointError if a loss is not finite.
 
     def make(folder: Path, begun: Path) -> None:
         training = prepare()
@@ -116,9 +114,10 @@ class ElasticTraining:
         bits: Sequence[int] = (),
     ):
         """`models` are those that a step draws from, by rising size; the last one is whole. Each of
-        the `sizes` of a step has `batch_size` rows. `taught_by` names for each model that of the
-        student, as it is before the training, which it learns from in place of the teacher. `bits`
-        are those that are drawn for each size; none: it computes in float32."""
+        the `sizes` of a step has `batch_size` rows."""
+        # `taught_by` names for each model that of the student, as it is before the training, which
+        # it learns from in place of the teacher. `bits` are those that are drawn for each size;
+        # none: it computes in float32.
         self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
         student = copy.deepcopy(problem.student)
         student.load_state_dict(order.applied(problem.student.state_dict()))
@@ -140,10 +139,8 @@ class ElasticTraining:
 
     def run(self, progress: Progress, checkpoint: Path) -> None:
         """Train to the end, from the `checkpoint` on if there is such a file: after each pass over
-        the train rows one can go on from there as if nothing had happened.
-
-        Raises FloatingPointError after a pass in which a loss was not finite.
-        """
+        the train rows one can go on from there as if nothing had happened."""
+        # Raises FloatingPointError after a pass in which a loss was not finite.
         if self.training.stage.loss == "prediction+hidden" and self.whole is None:
             keep_states(self.problem, self.population.matmul_dtype, progress)
         done = self._resume(checkpoint, progress)

@@ -1,21 +1,11 @@
 """AutoBERT-Zero (Gao et al. 2022): evolution of layers, each a formula of attention or a light
-convolution, by operation priority on a bi-branch super-net.
+convolution, by operation priority on a bi-branch super-net."""
 
-What is illegal is rejected before it is trained. Each candidate takes its weights from the
-super-net, learns for a few steps what the teacher says, its logits and its hidden states, and is
-scored on alpha. After a round, as many candidates as parents, the weights are written back; where
-several children have trained one weight, that of the best stays. The best candidate of all is
-trained on the teacher's logits.
-
-What differs from the paper: there a candidate is pre-trained on masked words for 40,000 steps and
-scored on GLUE; here it is distilled, and its score is exp(-loss) on one task. A student has few
-layers, and the teacher's words. What the paper leaves open is decided so: a round has as many
-children as there are parents, as in its algorithm, not five of each, as in its text, and the
-parents are the best at each moment; a position of a formula holds a function
-or nothing, so that priority chooses among insertion, deletion and replacement; the bounds are of a
-position of a layer, over the candidates in which it acts; operands change at random, as kinds of
-layers do; each smaller kernel is taken from the largest directly.
-"""
+# What is illegal is rejected before it is trained. Each candidate takes its weights from the
+# super-net, learns for a few steps what the teacher says, its logits and its hidden states, and is
+# scored on alpha. After a round, as many candidates as parents, the weights are written back; where
+# several children have trained one weight, that of the best stays. The best candidate of all is
+# trained on the teacher's logits.
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace

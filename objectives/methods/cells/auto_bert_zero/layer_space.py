@@ -1,11 +1,10 @@
 """Rows of layers, place by place: each is an attention by any formula of a few functions, or a
-light convolution (AutoBERT-Zero, Gao et al. 2022).
+light convolution (AutoBERT-Zero, Gao et al. 2022)."""
 
-A formula has positions, each of which holds a function, or passes its first operand on; an operand
-is an input or what an earlier position gives. The last position gives the result. So a function is
-inserted, deleted or replaced by one change, and all other positions stay as they are. Of formulas
-drawn at random about one in seven reads another token than its own.
-"""
+# A formula has positions, each of which holds a function, or passes its first operand on; an
+# operand is an input or what an earlier position gives. The last position gives the result. So a
+# function is inserted, deleted or replaced by one change, and all other positions stay as they are.
+# Of formulas drawn at random about one in seven reads another token than its own.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
