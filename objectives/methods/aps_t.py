@@ -67,13 +67,15 @@ class Projections(dict[str, dict[int, Tensor]]):
             units, begun = order_LU.shape[1], 0
             for width in dict.fromkeys(max(1, round(share * units)) for share in shares):
                 chosen_LO = order_LU.roll(-begun, 1)[:, :width].sort(-1).values
-                own = functional.one_hot(chosen_LO, units).mT.float()
+                columns_LUO = functional.one_hot(chosen_LO, units).mT.float()
                 if sharing == "independent":  # the next width goes on where this one ends
                     begun += width
                 if sharing == "transition":  # at "ordinal" itself Phi is stationary
-                    noise = 1e-3 * torch.randn(own.shape, generator=generator)
-                    own = functional.normalize(own + noise.to(own.device), dim=1)
-                self[space][width] = own
+                    noise = 1e-3 * torch.randn(columns_LUO.shape, generator=generator)
+                    columns_LUO = functional.normalize(
+                        columns_LUO + noise.to(columns_LUO.device), dim=1
+                    )
+                self[space][width] = columns_LUO
 
     @torch.no_grad()
     def separate(self, rate: float) -> Tensor:
@@ -81,13 +83,13 @@ class Projections(dict[str, dict[int, Tensor]]):
         which columns have norm 1 again. Phi before it, (1,)."""
         twice = []
         for of_widths in self.values():
-            shared = torch.stack([own @ own.mT for own in of_widths.values()]).sum(0)
+            shared = torch.stack([mix @ mix.mT for mix in of_widths.values()]).sum(0)
             twice.append(shared.square().sum())
-            for width, own in of_widths.items():
-                inner = own.mT @ own
+            for width, mix in of_widths.items():
+                inner = mix.mT @ mix
                 twice.append(inner.square().sum())
-                gradient = 2 * (shared @ own + own @ inner)
-                of_widths[width] = functional.normalize(own - rate * gradient, dim=1)
+                gradient = 2 * (shared @ mix + mix @ inner)
+                of_widths[width] = functional.normalize(mix - rate * gradient, dim=1)
         return torch.stack(twice).sum()[None] / 2
 
     def units(self, model: Model, shape: BertShape) -> BertArchitecture:
@@ -95,7 +97,7 @@ class Projections(dict[str, dict[int, Tensor]]):
         masks = {}
         for space, of_widths in self.items():
             widths = [getattr(layer, space) for layer in model]
-            weight = [of_widths[own][n].square().sum(-1) for n, own in enumerate(widths)]
+            weight = [of_widths[width][n].square().sum(-1) for n, width in enumerate(widths)]
             ranked = places(torch.stack(weight).cpu())
             masks[space] = (ranked < torch.tensor(widths)[:, None]).tolist()
         return BertArchitecture.from_masks(shape, masks)
@@ -174,10 +176,10 @@ class ApsT(StagedMethod):
         """Search with each member, one after another."""
         for slot, member in enumerate(members):
             search = _Search(member, problem, seed)
-            found = search.found(progress)
-            units = search.projections.units(search.model(found), problem.shape)
+            best = search.found(progress)
+            units = search.projections.units(search.model(best), problem.shape)
             student = cut(problem.student.state_dict(), problem.student.config, units)
-            student.load_state_dict(search.student(found).slot(0))
+            student.load_state_dict(search.student(best).slot(0))
             finish = partial(staged_search, problem=problem, seed=seed, progress=progress)
             begun, curves = [to_device(student, problem.device)], [search.training.curves()[0]]
             for outcome in finish([member], alpha=Chosen([units]), students=begun, curves=curves):
@@ -202,8 +204,8 @@ class _Search:
         spaces = product(range(problem.shape.layers), method.spaces)
         places = {f"{space}[{layer}]": tuple(self.projections[space]) for layer, space in spaces}
         rate, bonus = method.grad_rescale, method.entropy_weight
-        own = ControllerSettings(learning_rate=rate, baseline_decay=0.99, entropy_weight=bonus)
-        self.controller = Controller(places, seed, own)
+        settings = ControllerSettings(learning_rate=rate, baseline_decay=0.99, entropy_weight=bonus)
+        self.controller = Controller(places, seed, settings)
 
     def found(self, progress: Progress) -> Mapping[str, Any]:
         method, training, controller = self.method, self.training, self.controller
@@ -212,8 +214,8 @@ class _Search:
             keep_states(self.problem, self.population.matmul_dtype, progress)
         for step, batch in enumerate(training.batches(0, progress)):
             if step >= method.warmup * training.steps:
-                (one,) = controller.propose(1)
-                controller.learn([(one, self.score(one, [next(self.alpha)]))])
+                (proposed,) = controller.propose(1)
+                controller.learn([(proposed, self.score(proposed, [next(self.alpha)]))])
                 if method.sharing == "transition" and step % _EVERY == 0:
                     sharing = self.projections.separate(method.projection_rate)
             (drawn,) = controller.propose(1)
@@ -222,9 +224,13 @@ class _Search:
             training.optimizer.step()
             training.measured.append({"loss": loss.detach(), "sharing": sharing})
             progress.advance()
-        near = [self.nearest(one) for one in controller.propose(10)]
+        near = [self.nearest(candidate) for candidate in controller.propose(10)]
         least, rows = min(map(self.miss, near)), all_alpha(self.problem)
-        pairs = [(one, self.score(one, rows)) for one in near if self.miss(one) == least]
+        pairs = [
+            (candidate, self.score(candidate, rows))
+            for candidate in near
+            if self.miss(candidate) == least
+        ]
         return best_of(pairs, len(pairs), progress)
 
     def student(self, candidate: Mapping[str, Any]) -> Population:
@@ -240,7 +246,7 @@ class _Search:
     def nearest(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
         """In the budget, or as near as changes of one width after another bring it."""
         for widths_of in [self.controller.places.items()] * len(candidate):
-            near = ({**candidate, name: own} for name, widths in widths_of for own in widths)
+            near = ({**candidate, name: width} for name, widths in widths_of for width in widths)
             candidate = min([candidate, *near], key=self.miss)
         return candidate
 
@@ -255,9 +261,9 @@ class _Search:
 
     def model(self, candidate: Mapping[str, Any]) -> Model:
         """Its widths; of units that are not searched all."""
-        found = []
-        for n, whole in enumerate(self.population.widths[0]):
-            heads = candidate.get(f"heads[{n}]", whole.heads)
-            size, ffn = heads * self.population.head_dim, candidate.get(f"ffn[{n}]", whole.ffn)
-            found.append(whole._replace(heads=heads, query_key=size, value=size, ffn=ffn))
-        return tuple(found)
+        layers = []
+        for n, uncut in enumerate(self.population.widths[0]):
+            heads = candidate.get(f"heads[{n}]", uncut.heads)
+            size, ffn = heads * self.population.head_dim, candidate.get(f"ffn[{n}]", uncut.ffn)
+            layers.append(uncut._replace(heads=heads, query_key=size, value=size, ffn=ffn))
+        return tuple(layers)

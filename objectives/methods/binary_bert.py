@@ -40,7 +40,7 @@ def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> 
     front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
     for thing, (gain, cost) in enumerate(zip(gains, costs, strict=True)):
         longer = [(p + cost, g + gain, (*taken, thing)) for p, g, taken in front]
-        both = [*front, *(one for one in longer if one[0] <= budget)]
+        both = [*front, *(choice for choice in longer if choice[0] <= budget)]
         front = []
         for choice in sorted(both, key=lambda one: (one[0], -one[1])):
             if not front or choice[1] > front[-1][1]:
@@ -77,18 +77,18 @@ def split(weight: Tensor) -> Tensor:
     codes, scale = codes_of(exact, 2)
     sizes, stays = exact.abs(), codes != 0
     zeros = (~stays).sum(-1, keepdim=True)
-    total, kept = sizes.sum(-1, keepdim=True), (sizes * stays).sum(-1, keepdim=True)
+    total, staying = sizes.sum(-1, keepdim=True), (sizes * stays).sum(-1, keepdim=True)
     b = (exact.shape[-1] * scale - total).clamp_min(0) / (2 * zeros).clamp_min(1)
     upper, lower = b + exact.clamp_min(0), exact.clamp_max(0) - b
 
     signs = torch.ones_like(exact)  # where 1, `upper` is w1's
-    skewed = (exact * ~stays).sum(-1, keepdim=True).abs() >= kept
+    skewed = (exact * ~stays).sum(-1, keepdim=True).abs() >= staying
     places = (sizes * ~stays).argsort(-1, descending=True).argsort(-1)
     in_turn = torch.where(places % 2 == 0, 1.0, -1.0) * torch.where(exact > 0, 1.0, -1.0)
     signs = torch.where(skewed, in_turn, signs)
 
     surplus = (exact * signs * ~stays).sum(-1, keepdim=True)
-    a = torch.where(kept > 0, (kept - surplus) / (2 * kept), 0.5)
+    a = torch.where(staying > 0, (staying - surplus) / (2 * staying), 0.5)
     first = torch.where(stays, a * exact, torch.where(signs > 0, upper, lower))
     second = torch.where(stays, (1 - a) * exact, torch.where(signs > 0, lower, upper))
     return torch.cat([first, second]).to(weight.dtype)
@@ -207,9 +207,9 @@ class BinaryBert(StagedMethod):
         def measured(split: Collection[int]) -> tuple[float, int]:
             """How near the teacher the model is with these split, and its bytes."""
             halved = self._halved(units, split)
-            found = quantised(in_halves(model, halved), halved)
-            near = nearness(found, problem.alpha, taught, "cpu")
-            return near, bytes_of(found.state_dict())
+            rounded = quantised(in_halves(model, halved), halved)
+            near = nearness(rounded, problem.alpha, taught, "cpu")
+            return near, bytes_of(rounded.state_dict())
 
         (near, size), (_, least) = measured(layers), measured(())
         without = [measured(set(layers) - {layer}) for layer in layers]

@@ -62,8 +62,8 @@ def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor,
     units = units.to(weight.device)
     while len(units):
         blocks = inverse.view(len(units), size, len(units), size).diagonal(0, 0, 2)
-        own = weight.view(-1, len(units), size).permute(1, 2, 0)
-        ratios = torch.linalg.solve(blocks.permute(2, 0, 1), own @ own.mT)
+        columns = weight.view(-1, len(units), size).permute(1, 2, 0)
+        ratios = torch.linalg.solve(blocks.permute(2, 0, 1), columns @ columns.mT)
         alone = ratios.diagonal(0, 1, 2).sum(-1)
         stay = torch.ones_like(units, dtype=torch.bool)
         stay[alone.argsort()[: max(1, int(_AT_ONCE * len(units)))]] = False
@@ -79,12 +79,12 @@ def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor,
 def rises(weight: Tensor, second: Tensor, size: int) -> Tensor:
     """By how much the error rises as each unit leaves, (units,): no less than as one before it did,
     so that units leave a budget in this order."""
-    found = weight.new_zeros(weight.shape[1] // size)
+    rise_of_unit = weight.new_zeros(weight.shape[1] // size)
     highest = weight.new_zeros(())
     for units, rise in leaving(weight, second, size):
         highest = highest.maximum(rise / len(units))
-        found[units] = highest
-    return found
+        rise_of_unit[units] = highest
+    return rise_of_unit
 
 
 def curvature(

@@ -348,11 +348,11 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         masks = self.masks(progress)  # afresh: the graph of the others is spent
         if self.heads_share:
             # They sum to 1 whatever alpha is: no gradient says close one.
-            kept = [
+            largest = [
                 _top(alpha, self._heads_kept(place)) > 0
                 for place, alpha in enumerate(self.alpha["heads"].detach())
             ]
-            masks["heads"] = torch.stack(kept).to(masks["heads"].dtype)
+            masks["heads"] = torch.stack(largest).to(masks["heads"].dtype)
         expected = cost.expected(masks)
         opened = {space: mask.detach() > method.threshold for space, mask in masks.items()}
         actual = cost.expected(opened)

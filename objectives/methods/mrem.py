@@ -81,25 +81,26 @@ def matrix_by_matrix(
     seen = [batch.attention_mask for batch in batches]
     with torch.no_grad():
         states = [
-            [one.bert["embeddings"](b.input_ids, b.token_type_ids) for b in batches]
-            for one in (example, model)
+            [network.bert["embeddings"](b.input_ids, b.token_type_ids) for b in batches]
+            for network in (example, model)
         ]
     for number, names in enumerate(matrices(model, architecture)):
-        layers = [one.get_submodule(f"{_LAYER}{number}") for one in (example, model)]
+        layers = [network.get_submodule(f"{_LAYER}{number}") for network in (example, model)]
         bits, into = (
             getattr(architecture.layers[number], n) for n in ("weight_bits", "input_bits")
         )
         learnt, hooks = [], []
         for name in names:
-            wanted, own = (cast("nn.Linear", layer.get_submodule(name)) for layer in layers)
+            wanted, linear = (cast("nn.Linear", layer.get_submodule(name)) for layer in layers)
             pairs = [
-                _reaching(*one, seen) for one in zip(layers, (wanted, own), states, strict=True)
+                _reaching(*arguments, seen)
+                for arguments in zip(layers, (wanted, linear), states, strict=True)
             ]
-            optimizer = torch.optim.Adam(own.parameters(), learning_rate, fused=True)
+            optimizer = torch.optim.Adam(linear.parameters(), learning_rate, fused=True)
             schedule = linear_schedule(optimizer, len(order))
             for place in order:
-                through = own.weight + (rounded(own.weight, bits) - own.weight).detach()
-                given = nn.functional.linear(_few(pairs[1][place], into), through, own.bias)
+                through = linear.weight + (rounded(linear.weight, bits) - linear.weight).detach()
+                given = nn.functional.linear(_few(pairs[1][place], into), through, linear.bias)
                 aim = nn.functional.linear(pairs[0][place], wanted.weight, wanted.bias)
                 loss = (given - aim).square().mean()
                 loss.backward()
@@ -107,15 +108,15 @@ def matrix_by_matrix(
                 schedule.step()
                 optimizer.zero_grad(set_to_none=True)
                 yield number, loss.detach()
-            learnt.append((own, own.weight.data))
-            own.weight.data = rounded(own.weight.data, bits)
-            hooks.append(own.register_forward_pre_hook(partial(_rounds, into)))
+            learnt.append((linear, linear.weight.data))
+            linear.weight.data = rounded(linear.weight.data, bits)
+            hooks.append(linear.register_forward_pre_hook(partial(_rounds, into)))
         with torch.no_grad():
-            states = [_through(*one, seen) for one in zip(layers, states, strict=True)]
+            states = [_through(*arguments, seen) for arguments in zip(layers, states, strict=True)]
         for hook in hooks:
             hook.remove()
-        for own, weight in learnt:
-            own.weight.data = weight
+        for linear, weight in learnt:
+            linear.weight.data = weight
 
 
 def _few(inputs: Tensor, bits: int | None) -> Tensor:
@@ -141,12 +142,12 @@ def _reaching(
     layer: nn.Module, linear: nn.Module, states: Sequence[Tensor], seen: Sequence[Tensor]
 ) -> list[Tensor]:
     """Collect the inputs of a linear for the tokens of each batch: (tokens, inputs)."""
-    found: list[Tensor] = []
+    reached: list[Tensor] = []
     read = getattr(linear, "inputs", slice(None))
-    hook = linear.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][..., read]))
+    hook = linear.register_forward_pre_hook(lambda _, inputs: reached.append(inputs[0][..., read]))
     _through(layer, states, seen)
     hook.remove()
-    return [one[mask] for one, mask in zip(found, seen, strict=True)]
+    return [inputs[mask] for inputs, mask in zip(reached, seen, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,15 +258,15 @@ class Mrem(StagedMethod):
         for layer, loss in matrix_by_matrix(model, learned, batches, order, self.learning_rate):
             losses.setdefault(layer, []).append(loss)
             progress.advance()
-        return _curve({f"layer {n + 1}": own for n, own in losses.items()}), model, units
+        return _curve({f"layer {n + 1}": of_layer for n, of_layer in losses.items()}), model, units
 
 
 def _curve(losses: Mapping[str, Sequence[Tensor]]) -> list[CurvePoint]:
     """Read back here, all at once, so that no step waits for the device."""
     return [
         {"stage": stage, "step": step, "loss": loss}
-        for stage, own in losses.items()
-        for step, loss in enumerate(torch.stack(list(own)).tolist())
+        for stage, of_stage in losses.items()
+        for step, loss in enumerate(torch.stack(list(of_stage)).tolist())
     ]
 
 
@@ -303,17 +304,17 @@ class _Reconstruction:
         self._batches, self._order = member._drawn(problem, seed)
         layers = np.arange(len(self.units.layers))
         parts = np.array_split(layers, min(member.modules, len(layers)))
-        self.modules = [self._module(own.tolist()) for own in parts]
+        self.modules = [self._module(part.tolist()) for part in parts]
 
     def _module(self, layers: Sequence[int]) -> _Module:
         inside = tuple(f"bert.encoder.layer.{layer}." for layer in layers)
         last = len(self.units.layers) - 1 in layers
-        own = [
+        weights = [
             weight
             for name, weight in self.population.weights.items()
             if name.startswith(inside) or (last and not name.startswith("bert.encoder."))
         ]
-        optimizer = torch.optim.Adam(own, self.member.learning_rate, fused=True)
+        optimizer = torch.optim.Adam(weights, self.member.learning_rate, fused=True)
         return _Module(layers, optimizer, linear_schedule(optimizer, self.member.steps))
 
     def steps(self) -> Iterator[None]:
@@ -342,27 +343,31 @@ class _Reconstruction:
         """The batch behind a module that is done."""
         seen = at.batch.attention_mask
         wanted, _ = self.whole.through(module.layers, at.wanted, seen)
-        own, _ = self.population.through(module.layers, at.own, seen)
-        return _At(at.batch, wanted[-1], own[-1])
+        quantised, _ = self.population.through(module.layers, at.own, seen)
+        return _At(at.batch, wanted[-1], quantised[-1])
 
     def _learn(self, module: _Module, at: _At, step: int) -> _At:
         """Take a step of a module; returns the batch behind the module as it was before."""
         seen, share = at.batch.attention_mask, self.member._forcing(step)
         with torch.no_grad():
-            wanted, said = self.whole.through(module.layers, at.wanted, seen)
-        own, answered = self.population.through(module.layers, at.own.lerp(at.wanted, share), seen)
-        loss = hidden_loss(Trace(own), Trace(wanted), seen, {}).sum()
-        if answered is not None and said is not None:
-            loss = loss + (answered - said).square().mean()
+            wanted, float_logits = self.whole.through(module.layers, at.wanted, seen)
+        quantised, answered = self.population.through(
+            module.layers, at.own.lerp(at.wanted, share), seen
+        )
+        loss = hidden_loss(Trace(quantised), Trace(wanted), seen, {}).sum()
+        if answered is not None and float_logits is not None:
+            loss = loss + (answered - float_logits).square().mean()
         loss.backward()
         module.optimizer.step()
         module.schedule.step()
         module.optimizer.zero_grad(set_to_none=True)
         module.losses.append(loss.detach())
-        return _At(at.batch, wanted[-1], own[-1].detach())
+        return _At(at.batch, wanted[-1], quantised[-1].detach())
 
     def curve(self) -> list[CurvePoint]:
-        return _curve({f"module {n}": own.losses for n, own in enumerate(self.modules, start=1)})
+        return _curve(
+            {f"module {n}": module.losses for n, module in enumerate(self.modules, start=1)}
+        )
 
     def model(self) -> PrunedBertForSequenceClassification:
         self._cut.load_state_dict(self.population.slot(0))

@@ -83,23 +83,23 @@ class Polish(StagedMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Take the model of each member through the stages; one that has none fails alone."""
-        found = {}
+        loaded = {}
         for slot, member in enumerate(members):
             try:
                 units, model = inherited(Path(member.trials), member.trial)
                 member.in_bits(units)  # weights of low rank have none
-                found[slot] = units, model
+                loaded[slot] = units, model
             except UserError as error:
                 yield SearchFailure(slot, str(error))
-        if not found:
+        if not loaded:
             return
-        slots = list(found)
+        slots = list(loaded)
         for outcome in staged_search(
             [members[slot] for slot in slots],
             problem,
-            Chosen([architecture for architecture, _ in found.values()]),
+            Chosen([architecture for architecture, _ in loaded.values()]),
             seed=seed,
             progress=progress,
-            students=[to_device(model, problem.device) for _, model in found.values()],
+            students=[to_device(model, problem.device) for _, model in loaded.values()],
         ):
             yield replace(outcome, slot=slots[outcome.slot])

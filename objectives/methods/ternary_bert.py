@@ -46,7 +46,9 @@ class TernaryBert(OneShot):
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
         """Set the bits of the method, those of its attention among them."""
-        found = super().in_bits(architecture)
+        rounded = super().in_bits(architecture)
         few = None if self.attention_bits == FULL_BITS else self.attention_bits
-        layers = (replace(own, attention_bits=own.weight_bits and few) for own in found.layers)
-        return replace(found, layers=tuple(layers))
+        layers = (
+            replace(layer, attention_bits=layer.weight_bits and few) for layer in rounded.layers
+        )
+        return replace(rounded, layers=tuple(layers))

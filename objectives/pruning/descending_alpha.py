@@ -141,5 +141,5 @@ class DescendingAlpha(Generic[Method]):
         if not loss.requires_grad:
             return {space: torch.zeros_like(value) for space, value in self.alpha.items()}
         leaves = list(self.alpha.values())
-        found = torch.autograd.grad(loss.sum(), leaves, materialize_grads=True)
-        return dict(zip(self.alpha, found, strict=True))
+        gradients = torch.autograd.grad(loss.sum(), leaves, materialize_grads=True)
+        return dict(zip(self.alpha, gradients, strict=True))

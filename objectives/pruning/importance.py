@@ -164,9 +164,9 @@ def _worked_out_once(
             for space in spaces
         }
         gradients = gradients_of_rows(model, problem.alpha, opened, squares, device)
-        found = mean(gradients, len(problem.alpha))
-        kept = slice(None) if layers is None else list(layers)
-        return {space: scores[kept] for space, scores in found.items()}
+        means = mean(gradients, len(problem.alpha))
+        chosen_layers = slice(None) if layers is None else list(layers)
+        return {space: scores[chosen_layers] for space, scores in means.items()}
 
     return problem.once((name, spaces, squares), work_out)
 

@@ -42,21 +42,21 @@ def descended(
     # In the first third of the steps ever fewer groups stay, those of the largest norms: as they
     # are ("hard"; none comes back), or shrunk by the threshold that leaves so many ("soft": the end
     # is the group lasso at the least lambda with so many groups).
-    kept = torch.ones(weight.shape[1] // size, dtype=torch.bool, device=weight.device)
+    staying = torch.ones(weight.shape[1] // size, dtype=torch.bool, device=weight.device)
     rate = 1 / (2 * float(torch.linalg.eigvalsh(second)[-1]))  # never overshoots
     for step in range(_STEPS):
-        number = count + int((len(kept) - count) * max(0.0, 1 - 3 * step / _STEPS))
+        number = count + int((len(staying) - count) * max(0.0, 1 - 3 * step / _STEPS))
         weight = weight - 2 * rate * (weight @ second - towards)
         norms = weight.unflatten(1, (-1, size)).square().sum((0, 2)).sqrt()
         if prox == "hard":
-            norms = norms * kept
+            norms = norms * staying
         order = norms.argsort(descending=True)
-        kept = torch.zeros_like(kept).index_fill_(0, order[:number], True)
-        share = kept.to(norms)
-        if prox == "soft" and number < len(kept):
+        staying = torch.zeros_like(staying).index_fill_(0, order[:number], True)
+        share = staying.to(norms)
+        if prox == "soft" and number < len(staying):
             share = share * left(norms, norms[order[number]])
         weight = weight * share.repeat_interleave(size)
-    return weight, kept
+    return weight, staying
 
 
 _BATCH_SIZE = 32
@@ -119,12 +119,12 @@ def stepped(
     def refit(fit: Fit, weight: Tensor) -> Tensor:
         near, count = weight.double(), counts[fit.space][fit.layer]
         moments = pulled(fit.second, fit.towards, near, damping)
-        found, kept = descended(*moments, near, sizes[fit.space], count, prox)
-        masks[fit.space].append(kept.tolist())
-        return found.to(weight)
+        fitted, staying = descended(*moments, near, sizes[fit.space], count, prox)
+        masks[fit.space].append(staying.tolist())
+        return fitted.to(weight)
 
-    whole = BertArchitecture.full(problem.shape)
-    student = _refitted(problem, whole, batches, pairs, refit)
+    full = BertArchitecture.full(problem.shape)
+    student = _refitted(problem, full, batches, pairs, refit)
     return BertArchitecture.from_masks(problem.shape, masks), student
 
 
@@ -144,10 +144,10 @@ def _refitted(
     }
     student = copy.deepcopy(problem.student)
     for fit in side_by_side(problem.student, student, batches, pairs, columns):
-        kept = columns[fit.space][fit.layer]
-        fit.weight.mul_(kept)
-        if kept.any():
-            fit.weight[:, kept] = refit(fit, fit.weight[:, kept])
+        columns_kept = columns[fit.space][fit.layer]
+        fit.weight.mul_(columns_kept)
+        if columns_kept.any():
+            fit.weight[:, columns_kept] = refit(fit, fit.weight[:, columns_kept])
     return student
 
 

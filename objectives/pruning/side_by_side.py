@@ -77,15 +77,17 @@ def side_by_side(
     layers = [cast("Sequence[BertLayer]", model.bert.encoder.layer) for model in (whole, student)]
     for number, (of_whole, of_student) in enumerate(zip(*layers, strict=True)):
         for space in ("heads", "ffn"):
-            wanted, own = _Block(of_whole, space), _Block(of_student, space)
-            kept = slice(None) if columns is None else columns[space][number]
+            wanted, learning = _Block(of_whole, space), _Block(of_student, space)
+            columns_kept = slice(None) if columns is None else columns[space][number]
             last = number == len(layers[0]) - 1
-            second, towards = _moments(wanted, own, passes, pairs, kept, first_only=last)
+            second, towards = _moments(
+                wanted, learning, passes, pairs, columns_kept, first_only=last
+            )
             # The student's units are computed a second time to advance: to keep them would take
             # four times the memory of its hidden states.
-            yield Fit(number, space, own.output.dense.weight, second, towards)
+            yield Fit(number, space, learning.output.dense.weight, second, towards)
             for at in passes:
-                at.own = own.output(own.units(at.own, at.mask), at.own)
+                at.own = learning.output(learning.units(at.own, at.mask), at.own)
 
 
 class _Block:
@@ -99,10 +101,10 @@ class _Block:
     def units(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """The inputs of the output projection, (B, S, width)."""
         heads, layer = self._space == "heads", self._layer
-        found: Tensor = (
+        units: Tensor = (
             layer.attention.self(hidden, mask)[0] if heads else layer.intermediate(hidden)
         )
-        return found
+        return units
 
 
 class _Pass:

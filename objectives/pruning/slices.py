@@ -40,8 +40,8 @@ class Order:
         """The units by falling score, (layers, units) of each space; unscored ones as they are."""
 
         def ordered(space: str, size: int) -> Tensor:
-            own = scores.get(space, torch.zeros(shape.layers, size))
-            return own.cpu().argsort(dim=-1, descending=True, stable=True)
+            values = scores.get(space, torch.zeros(shape.layers, size))
+            return values.cpu().argsort(dim=-1, descending=True, stable=True)
 
         return cls(shape, ordered("heads", shape.heads), ordered("ffn", shape.ffn))
 
@@ -107,8 +107,8 @@ def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> 
     masks = {}
     deep = all(layer.layers for model in models for layer in model)
     for space in ("heads", "ffn") if deep else ("heads", "ffn", "layers"):
-        kept = torch.tensor([[getattr(layer, space) for layer in model] for model in models])
-        of_rows = kept[torch.arange(rows) % len(models)]
+        counts = torch.tensor([[getattr(layer, space) for layer in model] for model in models])
+        of_rows = counts[torch.arange(rows) % len(models)]
         units = torch.arange(getattr(whole[0], space))
         masks[space] = on_device((units < of_rows[..., None]).float()[None], device)
     return masks
@@ -116,13 +116,13 @@ def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> 
 
 def along(scores: Mapping[str, Tensor], smallest: float, cost: Cost) -> list[Model]:
     """The models of highest score, from the smallest (a share of the whole cost) to the whole."""
-    found = []
+    models = []
     for number in range(_GRID):
         limit = cost.full * smallest ** (1 - number / (_GRID - 1))
-        kept = units_that_fit(scores, cost, limit=limit)
-        masks = {space: mask.tolist() for space, mask in kept.items()}
-        found.append(BertArchitecture.from_masks(cost.shape, masks).widths(cost.shape))
-    return found
+        fitting = units_that_fit(scores, cost, limit=limit)
+        masks = {space: mask.tolist() for space, mask in fitting.items()}
+        models.append(BertArchitecture.from_masks(cost.shape, masks).widths(cost.shape))
+    return models
 
 
 def uniform(
@@ -130,15 +130,15 @@ def uniform(
 ) -> list[Model]:
     """The models of which each layer keeps these shares of its units of the spaces, rounded; and of
     the layers those of this depth."""
-    found, stays, gone = [], layers_at(depth, shape.layers), LayerUnits((), (), dropped=True)
+    models, stays, gone = [], layers_at(depth, shape.layers), LayerUnits((), (), dropped=True)
     for share in shares:
         heads, ffn = (
             tuple(range(round(share * units) if space in spaces else units))
             for space, units in (("heads", shape.heads), ("ffn", shape.ffn))
         )
         units = [LayerUnits(heads, ffn) if n in stays else gone for n in range(shape.layers)]
-        found.append(tuple(layer.widths(shape) for layer in units))
-    return found
+        models.append(tuple(layer.widths(shape) for layer in units))
+    return models
 
 
 def layers_at(depth: float, layers: int) -> list[int]:

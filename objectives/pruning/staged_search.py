@@ -182,10 +182,10 @@ class _Run:
             for batch in training.batches(number, self.progress):
                 progress, done = done / self.search_steps, done + 1
                 masks = self.alpha.masks(progress)
-                own = masks
+                given = masks
                 if not self.alpha.from_train:
-                    own = {space: mask.detach() for space, mask in masks.items()}
-                loss = training.step(batch, own)
+                    given = {space: mask.detach() for space, mask in masks.items()}
+                loss = training.step(batch, given)
                 measured = self.alpha.learn(training, masks, progress)
                 training.measured.append({"loss": loss, **measured})
                 self.progress.advance()
@@ -212,8 +212,8 @@ class _Run:
             del self.population
         # Those of one order of sublayers and of equal ranks together: they are one program.
         for program in dict.fromkeys(map(_program, architectures.values())):
-            own = {slot: u for slot, u in architectures.items() if _program(u) == program}
-            yield from self._finish({slot: models.pop(slot) for slot in own}, own)
+            alike = {slot: u for slot, u in architectures.items() if _program(u) == program}
+            yield from self._finish({slot: models.pop(slot) for slot in alike}, alike)
 
     def _finish(self, models: Models, architectures: Architectures) -> Iterator[Outcome]:
         models = self._distil(models, architectures)
@@ -282,9 +282,9 @@ class _Run:
 
     def _rate(self, slot: int, stage: int, architecture: BertArchitecture | None) -> float:
         """The peak of a student's learning rate in the stage of this number."""
-        member, own = self.members[slot], self.members[slot].stages[stage]
-        share = 1.0 if own.quantised else member.rate_share(self.problem, architecture)
-        return own.learning_rate * share
+        member, of_stage = self.members[slot], self.members[slot].stages[stage]
+        share = 1.0 if of_stage.quantised else member.rate_share(self.problem, architecture)
+        return of_stage.learning_rate * share
 
     def _begun_with(self, slot: int) -> dict[str, Tensor]:
         return self.students[slot].state_dict()

@@ -126,7 +126,10 @@ class Controller(Strategy[Scored]):
             each, summed over the places, (N,).
         """
         indices_NP = torch.tensor(
-            [[c.index(one[name]) for name, c in self.places.items()] for one in candidates]
+            [
+                [c.index(candidate[name]) for name, c in self.places.items()]
+                for candidate in candidates
+            ]
         )
         _, log_probs_N, entropies_N = self.policy.walk(
             len(candidates), lambda place, _: indices_NP[:, place]

@@ -75,7 +75,7 @@ class Embedding:
 
     def __call__(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         """Their coordinates, (candidates, sets)."""
-        apart = np.array([[self._distance(c, known) for known in self._known] for c in candidates])
+        apart = np.array([[self._distance(c, other) for other in self._known] for c in candidates])
         columns = [apart[:, members].min(1) for members in self._sets]
         return np.stack(columns, 1) / math.sqrt(len(columns))
 
@@ -129,15 +129,15 @@ class EditDistance(Remembering):
         scores: dict[tuple[Choice, ...], list[float]] = {}
         for candidate, score in self.learned:
             scores.setdefault(self._key(candidate), []).append(score)
-        known: list[Candidate] = [dict(zip(self.places, key, strict=True)) for key in scores]
+        scored: list[Candidate] = [dict(zip(self.places, key, strict=True)) for key in scores]
         raw = np.array([np.mean(group) for group in scores.values()])
         means: list[float] = ((raw - raw.mean()) / (raw.std() or 1.0)).tolist()
         proposed: list[Candidate] = []
         for _ in range(k):
-            embedding = Embedding(known, self._distance, self._rng)
-            process = Process(embedding, known, means, self._settings.noise)
-            proposed.append(self._annealed(process, known, means))
-            known.append(proposed[-1])
+            embedding = Embedding(scored, self._distance, self._rng)
+            process = Process(embedding, scored, means, self._settings.noise)
+            proposed.append(self._annealed(process, scored, means))
+            scored.append(proposed[-1])
             means.append(float(process(proposed[-1:])[0][0]))
         return proposed
 

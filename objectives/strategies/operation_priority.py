@@ -79,12 +79,12 @@ class OperationPriority(Remembering):
         if len(self.learned) < self._settings.initial:
             return [self._drawn() for _ in range(k)]
         best = sorted(self.learned, key=lambda pair: -pair[1])[: self._settings.parents]
-        known = {self._key(candidate) for candidate, _ in self.learned}
+        seen = {self._key(candidate) for candidate, _ in self.learned}
         children = []
         for index in range(k):
             turn = len(self.learned) - self._settings.initial + index
-            children.append(self._child(best[turn % len(best)][0], known))
-            known.add(self._key(children[-1]))
+            children.append(self._child(best[turn % len(best)][0], seen))
+            seen.add(self._key(children[-1]))
         return children
 
     def bounds(self, name: str) -> NDArray[np.float64]:
@@ -98,16 +98,16 @@ class OperationPriority(Remembering):
             it was never tried, and that of one mean score where it was rejected.
         """
         choices, every = self.places[name], np.array([score for _, score in self.learned])
-        own = [row for row, (candidate, _) in enumerate(self.learned) if name in candidate]
-        scores = ((every - every.mean()) / (every.std() or 1.0))[own]
-        column = np.array([choices.index(self.learned[row][0][name]) for row in own], dtype=int)
+        rows = [row for row, (candidate, _) in enumerate(self.learned) if name in candidate]
+        scores = ((every - every.mean()) / (every.std() or 1.0))[rows]
+        column = np.array([choices.index(self.learned[row][0][name]) for row in rows], dtype=int)
         counts = np.bincount(column, minlength=len(choices))
         sums = np.bincount(column, weights=scores, minlength=len(choices))
         tried = np.maximum(counts, 1)
         widths = np.sqrt(2 * math.log(max(1, len(scores))) / tried)
         untried = [
-            not n and (name, own) not in self._rejected
-            for n, own in zip(counts, choices, strict=True)
+            not n and (name, choice) not in self._rejected
+            for n, choice in zip(counts, choices, strict=True)
         ]
         return np.where(untried, np.inf, sums / tried + self._settings.exploration * widths)
 

@@ -92,7 +92,7 @@ class SoftChoices(Strategy[Gradients]):
     def weights(self, progress: float = 0.0) -> dict[str, Tensor]:
         """The weights of each place's choices, (choices,), differentiable in alpha. Those of places
         together sum to 1. With "gumbel" they are drawn anew at each call."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for group in self._groups:
             logits = torch.cat([self.alpha[name] for name in group])
             if self._settings.kind == "gumbel":
@@ -101,8 +101,8 @@ class SoftChoices(Strategy[Gradients]):
             if self._settings.kind == "gumbel":
                 soft = one_hot(soft.argmax(-1), len(soft)) + (soft - soft.detach())
             sizes = [len(self.places[name]) for name in group]
-            found.update(zip(group, soft.split(sizes), strict=True))
-        return {name: found[name] for name in self.places}
+            weights.update(zip(group, soft.split(sizes), strict=True))
+        return {name: weights[name] for name in self.places}
 
     def learn(self, feedback: Gradients) -> None:
         """Take a step of Adam against gradients of a loss; a place without one stays as it is."""
@@ -116,10 +116,10 @@ class SoftChoices(Strategy[Gradients]):
         probabilities = {
             name: alpha.double().softmax(-1).numpy() for name, alpha in self.alpha.items()
         }
-        found: list[Candidate] = [
+        candidates: list[Candidate] = [
             {name: c[int(probabilities[name].argmax())] for name, c in self.places.items()}
         ]
-        while len(found) < k:
+        while len(candidates) < k:
             drawn = {n: int(self._rng.choice(len(p), p=p)) for n, p in probabilities.items()}
-            found.append({name: c[drawn[name]] for name, c in self.places.items()})
-        return found[:k]
+            candidates.append({name: c[drawn[name]] for name, c in self.places.items()})
+        return candidates[:k]

@@ -62,8 +62,8 @@ def train_cells(
     steps = steps_of(problem, epochs, batch_size)
     optimizer = PopulationOptimizer(weights, torch.tensor([learning_rate]), steps, "linear")
     losses: list[Tensor] = []
-    if checkpoint and (found := read_checkpoint(checkpoint, optimizer.state(), progress.note)):
-        tensors, _ = found
+    if checkpoint and (resumed := read_checkpoint(checkpoint, optimizer.state(), progress.note)):
+        tensors, _ = resumed
         losses = list(tensors[_LOSSES].to(problem.device))
         optimizer.resume(tensors, len(losses))
     done = len(losses)

@@ -40,10 +40,10 @@ def distil_states(
     every_head = torch.arange(heads)[None].to(text.device), torch.ones(1, heads).to(text.device)
 
     def loss(batch: Batch, _: int) -> Tensor:
-        own, wanted = Trace(), asked.run(batch, with_scores=True)
-        population.logits(batch, trace=own)
+        trace, wanted = Trace(), asked.run(batch, with_scores=True)
+        population.logits(batch, trace=trace)
         alike = [every_head] * student.config.num_hidden_layers
-        return intermediate_loss(own, wanted, batch.attention_mask, alike, {}).sum()
+        return intermediate_loss(trace, wanted, batch.attention_mask, alike, {}).sum()
 
     weights = {n: w for n, w in population.weights.items() if n.startswith("bert.encoder.")}
     curve = train_cells(text, weights, loss, seed=0, stage="distil", every=_EVERY, **training)

@@ -39,11 +39,11 @@ def best_of(
 ) -> Mapping[str, Any]:
     """The cell of the highest score of so many; of equals the first."""
     progress.begin("choose", count)
-    found = []
+    scored = []
     for pair in pairs:
-        found.append(pair)
+        scored.append(pair)
         progress.advance()
-    return max(found, key=lambda pair: pair[1])[0]
+    return max(scored, key=lambda pair: pair[1])[0]
 
 
 def all_alpha(problem: Problem) -> list[Batch]:

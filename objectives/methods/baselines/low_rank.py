@@ -88,8 +88,8 @@ def spectra(problem: Problem) -> Mapping[Place, Spectrum]:
         model = problem.student if layers is None else problem.teacher
         weights, moments = _linears(model), _moments(model, problem)
         return {
-            (own, place): Spectrum.of(weights[n, place].weight, held(moments[n, place], _HOLD))
-            for own, n in enumerate(layers or range(problem.shape.layers))
+            (layer, place): Spectrum.of(weights[n, place].weight, held(moments[n, place], _HOLD))
+            for layer, n in enumerate(layers or range(problem.shape.layers))
             for place in range(len(LINEARS))
         }
 
@@ -119,8 +119,8 @@ def with_ranks(whole: BertArchitecture, ranks: Mapping[Place, int]) -> BertArchi
     """The architecture with weights of these ranks; 0 leaves one whole."""
     layers = []
     for number, layer in enumerate(whole.layers):
-        own = tuple(ranks.get((number, place), 0) for place in range(len(LINEARS)))
-        layers.append(replace(layer, ranks=own if any(own) else None))
+        ranks_of_layer = tuple(ranks.get((number, place), 0) for place in range(len(LINEARS)))
+        layers.append(replace(layer, ranks=ranks_of_layer if any(ranks_of_layer) else None))
     return replace(whole, layers=tuple(layers))
 
 
@@ -128,19 +128,20 @@ def ranks_within(found: Mapping[Place, Spectrum], cost: Cost, target: float) -> 
     """The ranks of least added error for each saved number with which the model costs no more than
     the target, as near to it as one rank brings it; the least there are where all cost more."""
     steps = sorted(
-        (step for at, own in found.items() for step in _steps(at, own)), key=lambda s: s[0]
+        (step for at, spectrum in found.items() for step in _steps(at, spectrum)),
+        key=lambda s: s[0],
     )
-    whole = BertArchitecture.full(cost.shape)
+    full = BertArchitecture.full(cost.shape)
 
     def taken(number: int, looser: int = 0) -> BertArchitecture:
         ranks = {at: rank for _, at, rank, _ in steps[:number]}
         if looser:
             ranks[steps[number - 1][1]] += looser
-        return with_ranks(whole, ranks)
+        return with_ranks(full, ranks)
 
     number = bisect_left(range(len(steps)), -target, key=lambda n: -cost.exact(taken(n)))
     if not number:
-        return whole
+        return full
     _, _, rank, most = steps[number - 1]
     spare = range(1, most - rank + 1)
     fit = bisect_left(spare, True, key=lambda more: cost.exact(taken(number, more)) > target)
@@ -171,9 +172,9 @@ def factored(
 ) -> PrunedBertForSequenceClassification:
     """The student with weights of the architecture's ranks, in evaluation mode on the CPU."""
     full = BertArchitecture.full(shape_of(student.config))
-    whole = cut(student.state_dict(), student.config, full)
+    uncut = cut(student.state_dict(), student.config, full)
     ranks = [{"ranks": layer.ranks and list(layer.ranks)} for layer in architecture.layers]
-    model, state = emptied(whole.config, {}, ranks), whole.state_dict()
+    model, state = emptied(uncut.config, {}, ranks), uncut.state_dict()
     for (number, place), spectrum in found.items():
         if rank := architecture.layers[number].rank(place):
             name = f"bert.encoder.layer.{number}.{LINEARS[place].name}"
@@ -212,13 +213,14 @@ class LowRank(StagedMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Choose the ranks of each member, then distil."""
-        found, budget = spectra(problem), problem.budget
+        decomposed, budget = spectra(problem), problem.budget
         chosen = [
-            ranks_within(found, budget.cost, member.target_ratio * budget.full)
+            ranks_within(decomposed, budget.cost, member.target_ratio * budget.full)
             for member in members
         ]
         students = [
-            to_device(factored(problem.student, units, found), problem.device) for units in chosen
+            to_device(factored(problem.student, units, decomposed), problem.device)
+            for units in chosen
         ]
         yield from staged_search(
             members, problem, Chosen(chosen), seed=seed, progress=progress, students=students

@@ -98,7 +98,9 @@ class AdaBert(CellChoice):
 
         curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         last = soft.temperature(1.0)
-        numbers = {place: (own / last).softmax(-1).tolist() for place, own in soft.alpha.items()}
+        numbers = {
+            place: (logits / last).softmax(-1).tolist() for place, logits in soft.alpha.items()
+        }
         choices = self.derived(self.space.weights(numbers))
         return Chosen(net.genotype(choices), curve, net.extract(choices))
 
@@ -130,9 +132,9 @@ class AdaBert(CellChoice):
         for cells, logits_BC in enumerate(logits):
             hinted = [
                 prediction_loss(
-                    logits[own][None], said_BLC[:, layer], several=problem.train.several
+                    logits[state][None], said_BLC[:, layer], several=problem.train.several
                 ).sum()
-                for own, layer in enumerate(probe_layers(cells, said_BLC.shape[1] - 1))
+                for state, layer in enumerate(probe_layers(cells, said_BLC.shape[1] - 1))
             ]
             labels = task_loss(logits_BC[None], batch.labels).sum()
             each.append((1 - self.hints) * labels + self.hints * torch.stack(hinted).mean())
@@ -146,9 +148,9 @@ class AdaBert(CellChoice):
         flops = net.costs(problem.seq_len)
         total = sum(flops[name] for name in self.operations if name != NONE) or 1
         shares = torch.tensor([0.0 if n == NONE else flops[n] / total for n in self.operations])
-        edges = [own for place, own in weights.items() if "operations" in place]
+        edges = [numbers for place, numbers in weights.items() if "operations" in place]
         cells = weights["cells"] @ torch.arange(self.most_cells + 1.0)
-        return cells / self.most_cells * torch.stack([own @ shares for own in edges]).mean()
+        return cells / self.most_cells * torch.stack([numbers @ shares for numbers in edges]).mean()
 
 
 def probe_layers(cells: int, layers: int) -> list[int]:

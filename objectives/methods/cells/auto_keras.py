@@ -148,9 +148,9 @@ def _deeper(graph: Graph, state: int, name: str) -> Growth:
 
 def _skip(graph: Graph, number: int, state: int, name: str) -> Growth:
     """With an edge to a node, from a state that is not the output: it would be that no longer."""
-    nodes, own = [*graph.nodes], graph.nodes[number]
-    nodes[number] = Node((*own.inputs, state), (*own.operations, name))
-    return Growth(Graph(tuple(nodes)), (number, len(own.inputs)))
+    nodes, node = [*graph.nodes], graph.nodes[number]
+    nodes[number] = Node((*node.inputs, state), (*node.operations, name))
+    return Growth(Graph(tuple(nodes)), (number, len(node.inputs)))
 
 
 @torch.no_grad()
@@ -162,12 +162,14 @@ def inherit(
         _double(child, parent)
         return
     names = [enumerate(node.operations) for node in morph.graph.nodes]
-    edges = [(n, e) for n, own in enumerate(names) for e, name in own if name != IDENTITY]
-    known = dict(zip((edge for edge in edges if edge != morph.new), parent.blocks, strict=True))
+    edges = [
+        (n, e) for n, operations in enumerate(names) for e, name in operations if name != IDENTITY
+    ]
+    inherited = dict(zip((edge for edge in edges if edge != morph.new), parent.blocks, strict=True))
     sources = [source for source in morph.graph.with_sources()[1] if source in edges]
     for block, source in zip(child.blocks, sources, strict=True):
-        if source in known:
-            block.load_state_dict(known[source].state_dict())
+        if source in inherited:
+            block.load_state_dict(inherited[source].state_dict())
         for weight in _last(block) if source == morph.new else ():
             weight.zero_()
     for name, weight in parent.named_parameters():
@@ -181,7 +183,7 @@ def _last(block: nn.Module) -> Iterable[Tensor]:
     if hasattr(operation, "out") or isinstance(operation, Positions):
         return [*getattr(operation, "out", operation).parameters()] or operation.parameters()
     named = block.named_parameters()  # the others make nothing of nothing
-    return [own for name, own in named if "LayerNorm" in name or "bias" in name]
+    return [weight for name, weight in named if "LayerNorm" in name or "bias" in name]
 
 
 def _double(child: nn.Module, parent: CellForSequenceClassification) -> None:
@@ -196,11 +198,11 @@ def _double(child: nn.Module, parent: CellForSequenceClassification) -> None:
             for axis in range(weight.ndim):
                 if weight.shape[axis] < wider.shape[axis]:
                     parts = max(1, weight.shape[axis] // parent.config.hidden_size)
-                    one = other = weight.unflatten(axis, (parts * heads.get((path, axis), 1), -1))
+                    first = other = weight.unflatten(axis, (parts * heads.get((path, axis), 1), -1))
                     if axis == 1 and not isinstance(module, nn.Embedding):  # it reads the units
-                        one = other * torch.rand(other.shape).to(other)
-                        other = other - one
-                    weight = torch.cat([one, other], axis + 1).flatten(axis, axis + 1)
+                        first = other * torch.rand(other.shape).to(other)
+                        other = other - first
+                    weight = torch.cat([first, other], axis + 1).flatten(axis, axis + 1)
             if wider.requires_grad:
                 wider.copy_(weight)
             if (path, 0) in heads:  # queries: scores are twice as large, over sqrt(2)
@@ -230,10 +232,10 @@ class AutoKeras(Aimed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = self.names and {*self.names} <= {*SILENT}
+        silent = self.names and {*self.names} <= {*SILENT}
         check_ranges(
             self,
-            operations=(bool(known), f"some of {', '.join(SILENT)}"),
+            operations=(bool(silent), f"some of {', '.join(SILENT)}"),
             widest=(self.widest >= self.width, ">= width"),
         )
         if self.base.recurrent:
@@ -254,13 +256,13 @@ class AutoKeras(Aimed):
                 inherit(student, begun(parent), morph)
             return student
 
-        for own in range(seed, seed + self.candidates):
+        for cell_seed in range(seed, seed + self.candidates):
             [candidate] = tree.propose(1)
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(own)
+                torch.manual_seed(cell_seed)
                 student = begun(candidate["cell"])
             epochs, loss = self.search_epochs / self.candidates, loss_of(student, problem)
-            losses = self._train(problem, student, loss, epochs, "search", own, progress)
+            losses = self._train(problem, student, loss, epochs, "search", cell_seed, progress)
             if not_finite(0, losses):  # its morphs begin where it did
                 failed = losses
                 trained.pop(candidate["cell"], None)
@@ -269,7 +271,11 @@ class AutoKeras(Aimed):
             curve += losses
             trained[candidate["cell"]] = student
             tree.learn([(candidate, self._score(student, problem))])
-        left = [(score, known["cell"]) for known, score in tree.learned if known["cell"] in trained]
+        left = [
+            (score, candidate["cell"])
+            for candidate, score in tree.learned
+            if candidate["cell"] in trained
+        ]
         if not left:
             return Chosen(self.base, failed)
         _, cell = max(left, key=itemgetter(0))
@@ -301,8 +307,8 @@ class MorphTree(EditDistance):
 
     def _changed(self, candidate: Candidate, among: Sequence[str]) -> Candidate:
         """Each kind of morph is as likely; the cell as it is where there is none."""
-        cell, own = _genotype(candidate["cell"]), self._method
-        kinds = morphs(cell, own.names, own.nodes, own.widest)
+        cell, method = _genotype(candidate["cell"]), self._method
+        kinds = morphs(cell, method.names, method.nodes, method.widest)
         if not kinds:
             return candidate
         kind = kinds[int(self._rng.integers(len(kinds)))]

@@ -99,7 +99,7 @@ class Cas(Enas):
     def _outcome(self, slot: int, problem: Problem, seed: int, progress: Progress) -> Outcome:
         tasks, learnt = (problem, *problem.beside), set[Tensor]()
         nets = self._with_heads(self._super_net(problem, seed, progress), problem, seed, progress)
-        found: list[tuple[Mapping[str, Any], list[CurvePoint], float]] = []
+        chosen: list[tuple[Mapping[str, Any], list[CurvePoint], float]] = []
         for net, task in zip(nets, tasks, strict=True):
             frozen = {id(w): w for w in net.parameters() if not w.requires_grad}  # not copied
             copied = copy.deepcopy(net, frozen)
@@ -109,9 +109,9 @@ class Cas(Enas):
             if failure := not_finite(slot, curve):
                 return failure
             learnt |= {*net.shared(choices).parameters()}
-            found.append((choices, curve, task.select_score(_model(net, choices))))
+            chosen.append((choices, curve, task.select_score(_model(net, choices))))
         results = []
-        for net, task, (choices, curve, before) in zip(nets, tasks, found, strict=True):
+        for net, task, (choices, curve, before) in zip(nets, tasks, chosen, strict=True):
             cell, model = net.genotype(choices), _model(net, choices)
             lost = None if task is tasks[-1] else before - task.select_score(model)
             result = SearchResult(slot, cell, model, curve, forgotten=lost)

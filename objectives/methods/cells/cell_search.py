@@ -87,7 +87,7 @@ def noised(split: Split, copies: int, seed: int, special: Set[int]) -> Split:
         drawn = is_word & (generator.random(len(tokens)) < _DRAWN)
         copy = tokens.copy()
         copy[drawn] = generator.choice(tokens[is_word], drawn.sum())
-        rows += [array("i", own.tolist()) for own in np.split(copy, ends)]
+        rows += [array("i", row.tolist()) for row in np.split(copy, ends)]
     return replace(
         split,
         input_ids=rows,
@@ -171,16 +171,18 @@ class CellSearch(SearchMethod):
 
     def canonical(self) -> Self:
         """The genotype's own spelling of the graph."""
-        one = self.genotype
-        return replace(self, operations=one.operations, nodes=one.nodes, pooling=one.pooling)
+        genotype = self.genotype
+        return replace(
+            self, operations=genotype.operations, nodes=genotype.nodes, pooling=genotype.pooling
+        )
 
     def idle(self) -> dict[str, str]:
         """Where there are nodes, the blocks; without a training of its own, what it goes by."""
         blocks = [f"operations[{number}]" for number in range(len(self.operations))]
         idle = dict.fromkeys(blocks, "nodes are given") if self.nodes else {}
         if not self.epochs:
-            own = ("learning_rate", "batch_size", "hidden_weight")
-            idle |= dict.fromkeys(own, "epochs is 0")
+            of_training = ("learning_rate", "batch_size", "hidden_weight")
+            idle |= dict.fromkeys(of_training, "epochs is 0")
         return idle
 
     def shortened(self, share: float) -> Self:
@@ -199,12 +201,12 @@ class CellSearch(SearchMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Train the student of each member in turn, from nothing or from what the run shares."""
-        one, taken = members[0], None
-        problem = with_noised(problem, one.noised, seed, progress)
-        if one.shared is not None:
+        method, taken = members[0], None
+        problem = with_noised(problem, method.noised, seed, progress)
+        if method.shared is not None:
             try:
-                base = replace(one.genotype, operations=(), nodes=())
-                taken = shared_net(one.shared, base, problem, progress, seed=seed)
+                base = replace(method.genotype, operations=(), nodes=())
+                taken = shared_net(method.shared, base, problem, progress, seed=seed)
             except FloatingPointError as error:
                 yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
                 return

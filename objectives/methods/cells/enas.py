@@ -68,8 +68,8 @@ class Enas(Aimed):
     ) -> list[SuperNet]:
         """The super-net, and one for each task beside: a head of its own, all else is shared."""
         nets = [net, *(self._super_net(task, seed, progress) for task in problem.beside)]
-        for own in nets[1:]:
-            own.share(net)
+        for task_net in nets[1:]:
+            task_net.share(net)
         return nets
 
     def _drawn(
@@ -90,11 +90,11 @@ class Enas(Aimed):
 
         def loss(batch: Batch, step: int) -> Tensor:
             if step * rounds // steps > (step - 1) * rounds // steps:
-                for one in controller.propose(self.rewards):
+                for candidate in controller.propose(self.rewards):
                     rows = [[next(batches)] for batches in alpha]
-                    controller.learn([*self._scored(nets, [one], rows, tasks)])
-            [own] = controller.propose(1)
-            weights = self.space.one_hot(own)
+                    controller.learn([*self._scored(nets, [candidate], rows, tasks)])
+            [drawn] = controller.propose(1)
+            weights = self.space.one_hot(drawn)
             of_tasks = zip(nets, (batch, *map(next, train)), tasks, strict=True)
             losses = [answers_loss(n(b.inputs, weights).logits, b, t) for n, b, t in of_tasks]
             return torch.stack(losses).mean()
@@ -114,6 +114,6 @@ class Enas(Aimed):
     ) -> Iterator[tuple[Mapping[str, Any], float]]:
         """Cells with the means over the tasks of their scores on rows of each."""
         of_tasks = zip(nets, rows, tasks, strict=True)
-        scores = [scored(self, net, candidates, own, task) for net, own, task in of_tasks]
+        scores = [scored(self, net, candidates, batches, task) for net, batches, task in of_tasks]
         for pairs in zip(*scores, strict=True):
             yield pairs[0][0], fmean(score for _, score in pairs)

@@ -85,7 +85,7 @@ class Hurdles:
     def add(self, population: Iterable[Judged]) -> None:
         """Add the next hurdle, if an increment lies behind it and somebody came so far."""
         level = len(self.heights) + 1
-        equals = [one.fitness for one in population if one.increments == level]
+        equals = [judged.fitness for judged in population if judged.increments == level]
         if equals and level < len(self.increments):
             self.heights.append(fmean(equals))
 
@@ -179,8 +179,10 @@ class EvolvedTransformer(Aimed):
         return super().idle() | static
 
     def _steps(self, problem: Problem) -> list[int]:
-        whole = steps_of(problem, self.search_epochs, self.batch_size) / sum(self.increments)
-        return [max(1, round(whole * part)) for part in self.increments]
+        steps_per_part = steps_of(problem, self.search_epochs, self.batch_size) / sum(
+            self.increments
+        )
+        return [max(1, round(steps_per_part * part)) for part in self.increments]
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
         """Choose by evolution; the super-net is not trained, candidates begin at its weights."""

@@ -47,7 +47,7 @@ class IDarts(SoftSearch):
         space, nodes = self.space, []
         for node in range(self.nodes):
             edges = space.operations_of(node)
-            kept = strongest_pairs(space.all_places, weights, edges, self.pairs, never=(NONE,))
-            states = tuple(edges.index(place) for place, _ in kept)
-            nodes.append(Node(states, tuple(str(name) for _, name in kept)))
+            strongest = strongest_pairs(space.all_places, weights, edges, self.pairs, never=(NONE,))
+            states = tuple(edges.index(place) for place, _ in strongest)
+            nodes.append(Node(states, tuple(str(name) for _, name in strongest)))
         return replace(self.base, nodes=space.repeated(Graph(tuple(nodes)), 1).nodes)

@@ -79,8 +79,8 @@ class SharedCells:
         """
         if not self.space.edges:
             return choices
-        known = self.space.choices(self.space.cell(choices).canonical())
-        return {**known, "cells": choices.get("cells", known["cells"])}
+        canonical = self.space.choices(self.space.cell(choices).canonical())
+        return {**canonical, "cells": choices.get("cells", canonical["cells"])}
 
 
 class SharedNet(NamedTuple):
@@ -109,8 +109,8 @@ def shared_net(
     def make(folder: Path, begun: Path) -> None:
         net = new_net(shared.space, base, problem, seed)
         curve = _trained(net, shared, problem, progress, seed, begun / _CHECKPOINT)
-        own = {name: w.contiguous() for name, w in net.state_dict().items() if name != _FROZEN}
-        save_file(own, folder / _WEIGHTS)
+        weights = {name: w.contiguous() for name, w in net.state_dict().items() if name != _FROZEN}
+        save_file(weights, folder / _WEIGHTS)
         (folder / _CURVE).write_text(json.dumps(curve))
 
     def read() -> SharedNet:

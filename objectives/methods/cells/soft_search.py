@@ -91,8 +91,8 @@ def unrolled_gradients(
 def _gradients(loss: Tensor, *inputs: Tensors) -> list[dict[str, Tensor]]:
     """Gradients of each group of inputs, zero where the loss does not depend on them."""
     flat = [tensor for group in inputs for tensor in group.values()]
-    found = iter(torch.autograd.grad(loss, flat, retain_graph=True, materialize_grads=True))
-    return [{name: next(found) for name in group} for group in inputs]
+    gradients = iter(torch.autograd.grad(loss, flat, retain_graph=True, materialize_grads=True))
+    return [{name: next(gradients) for name in group} for group in inputs]
 
 
 # From weights over the operations of edges to the inputs that each node keeps.
@@ -111,7 +111,7 @@ def strongest_edges(
     # never "none"; AdaBERT keeps two, and may keep "zero". Of equals the first of `edges` and of
     # the choices comes first.
     best = [max(_pairs(places, weights, [edge], never), key=lambda pair: pair[0]) for edge in edges]
-    return [kept for _, kept in sorted(best, key=lambda pair: -pair[0])[:n]]
+    return [pair_kept for _, pair_kept in sorted(best, key=lambda pair: -pair[0])[:n]]
 
 
 def strongest_pairs(
@@ -120,7 +120,7 @@ def strongest_pairs(
     """The `n` heaviest pairs of an edge into a node and an operation (I-DARTS, Jiang 2019)."""
     # One edge may keep several operations, another none. Ties as in `strongest_edges`.
     pairs = _pairs(places, weights, edges, never)
-    return [kept for _, kept in sorted(pairs, key=lambda pair: -pair[0])[:n]]
+    return [pair_kept for _, pair_kept in sorted(pairs, key=lambda pair: -pair[0])[:n]]
 
 
 def _pairs(
@@ -162,7 +162,14 @@ class SoftSearch(Aimed):
 
     @abc.abstractmethod
     def derived(self, weights: EdgeWeights) -> Genotype:
-        """The cell of some weights."""
+        """The cell of some weights.
+
+        Args:
+            weights: of each of `space.all_places`, in the order of its choices.
+
+        Returns:
+            The genotype.
+        """
 
     def _steps_on(self, step: int) -> Collection[str] | None:
         """The places whose alpha learns at a step, which count from 1; None: all."""
@@ -190,7 +197,7 @@ class SoftSearch(Aimed):
             return answers_loss(net(batch.inputs, fixed).logits, batch, problem)
 
         curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
-        numbers = {place: own.tolist() for place, own in soft.weights().items()}
+        numbers = {place: weights.tolist() for place, weights in soft.weights().items()}
         return Chosen(self.derived(self.space.weights(numbers)), curve)
 
     def _gradients(
@@ -205,8 +212,8 @@ class SoftSearch(Aimed):
         numbers = soft.weights()
 
         def logits(weights: Tensors, batch: Batch) -> Tensor:
-            said = functional_call(net, dict(weights), (batch.inputs, numbers))
-            logits_BC: Tensor = said.logits
+            answer = functional_call(net, dict(weights), (batch.inputs, numbers))
+            logits_BC: Tensor = answer.logits
             return logits_BC
 
         def of_train(weights: Tensors, _: Tensors) -> Tensor:
@@ -227,6 +234,6 @@ def heaviest(
     `strongest_edges`. All other operations are `NONE`."""
     choices: dict[str, Choice] = dict.fromkeys(space.places, NONE)
     for node in range(space.nodes):
-        own = space.operations_of(node)
-        choices.update(strongest_edges(space.all_places, weights, own, edges, never))
+        edges_of_node = space.operations_of(node)
+        choices.update(strongest_edges(space.all_places, weights, edges_of_node, edges, never))
     return choices

@@ -53,10 +53,10 @@ def weighed(parts: Iterable[tuple[Tensor, Number]]) -> Tensor:
 def mixed(parts: Sequence[tuple[Tensor, bool]], combination: str, mask_BS1: Tensor) -> Tensor:
     """Combine parts as `cell_classifier.combined` does; parts that are not alive are 0."""
     if combination == "product":
-        whole = mask_BS1
+        product = mask_BS1
         for part, alive in parts:
-            whole = whole * (part if alive else part + 1)
-        return whole
+            product = product * (part if alive else part + 1)
+        return product
     added = weighed((part, 1.0) for part, _ in parts)
     return added / max(1, sum(alive for _, alive in parts)) if combination == "mean" else added
 
@@ -88,8 +88,8 @@ class SharedReads(nn.Module):
         def done(place: int, name: str, state_B1D: Tensor, mask_B11: Tensor) -> Tensor:
             if name in (NONE, IDENTITY):
                 return state_B1D if name == IDENTITY else torch.ones_like(state_B1D)
-            own: Tensor = self.blocks[f"{place}-{name}"](state_B1D, mask_B11)
-            return own
+            read: Tensor = self.blocks[f"{place}-{name}"](state_B1D, mask_B11)
+            return read
 
         return lambda place, state_B1D, mask_B11: weighed(
             (done(place, name, state_B1D, mask_B11), number) for name, number in names[place]
@@ -199,10 +199,10 @@ class SuperNet(nn.Module):
         for node, (edges, alive) in enumerate(zip(cell.ways, cell.alive, strict=True)):
             parts: list[tuple[Tensor, bool]] = []
             for edge, ways in enumerate(edges):
-                known = [(way, states[way.state]) for way in ways]
+                entering = [(way, states[way.state]) for way in ways]
                 scaled = [
                     (self._block(_key(row, node, edge, way.operation), state, mask_BS1), way.number)
-                    for way, state in known
+                    for way, state in entering
                     if state is not None
                 ]
                 if scaled:
@@ -244,10 +244,10 @@ class SuperNet(nn.Module):
             (state, 1.0 if space.output == "all" else unread[state])
             for state in range(first, len(live))
         ]
-        whole = added_up(number for state, number in counts if live[state])
+        total = added_up(number for state, number in counts if live[state])
         if not any(live[first:]):
-            counts, whole = [*counts, (first - 1, 1.0)], 1.0
-        shares = [(state, number / whole) for state, number in counts]
+            counts, total = [*counts, (first - 1, 1.0)], 1.0
+        shares = [(state, number / total) for state, number in counts]
         return _Cell(ways, alive, combinations, [s for s in shares if every or value_of(s[1])])
 
     def _ways(self, weights: Weights, node: int, edge: int, every: bool) -> list[_Way]:
@@ -326,8 +326,8 @@ class SuperNet(nn.Module):
                     model = CellForSequenceClassification(config)
                 if self.plain.join is None:
                     return measured_flops(model, seq_len)
-                one, two = (measured_flops(model, length) for length in (1, 2))
-                return one + (seq_len - 1) * (two - one)  # each token costs the same
+                first, two = (measured_flops(model, length) for length in (1, 2))
+                return first + (seq_len - 1) * (two - first)  # each token costs the same
 
             none = measured(NONE)
             names = {IDENTITY, *self.space.operations, *self.space.reads} - {NONE}

@@ -167,8 +167,8 @@ class ElasticSearch(StagedMethod):
         elastic, deepen = (
             replace(stage, epochs=stage.epochs * share) for stage in (self.elastic, self.deepen)
         )
-        own = super().shortened(share) if self.stages else self
-        return replace(own, elastic=elastic, deepen=deepen)
+        shorter = super().shortened(share) if self.stages else self
+        return replace(shorter, elastic=elastic, deepen=deepen)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """The losses can compare the student with the teacher, and it is as wide as is asked."""
@@ -291,9 +291,9 @@ class ElasticSearch(StagedMethod):
 
         def prepare_depths() -> ElasticTraining:
             taught_by = {
-                model: whole
+                model: taught
                 for depth in (*self.depths, 1.0)
-                for model, whole in zip(
+                for model, taught in zip(
                     uniform(self.shares, self.spaces, cost.shape, depth), widths, strict=True
                 )
             }

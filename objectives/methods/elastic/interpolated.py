@@ -25,7 +25,7 @@ _ROWS = 256  # of alpha, that judge
 def between(trained: Classifier, begun: Classifier, share: float) -> dict[str, Tensor]:
     """The weights at this share of the way back: at 0 those of `trained`, at 1 those of `begun`."""
     ends = zip(trained.state_dict().items(), begun.state_dict().values(), strict=True)
-    return {name: torch.lerp(own, back, share) for (name, own), back in ends}
+    return {name: torch.lerp(end, back, share) for (name, end), back in ends}
 
 
 def nearest(

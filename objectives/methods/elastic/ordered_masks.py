@@ -69,8 +69,8 @@ class OrderedMasks(DescendingAlpha[Steered]):
         self.begun = {}
         """Alpha at the start, by rank: (K, layers, units) of each space."""
         for space, values in scores.items():
-            kept = [units.masks(problem.shape, (space,))[space] for units in begun]
-            count_KL1 = torch.tensor(kept).sum(-1, keepdim=True).clamp_min(_FEWEST)
+            masks = [units.masks(problem.shape, (space,))[space] for units in begun]
+            count_KL1 = torch.tensor(masks).sum(-1, keepdim=True).clamp_min(_FEWEST)
             alpha_KLU = (count_KL1 / (torch.arange(values.shape[-1]) + 0.5)).log()
             # A score of +inf or -inf decides a unit: no shift moves it.
             ranked = values.sort(dim=-1, descending=True).values.to(alpha_KLU)

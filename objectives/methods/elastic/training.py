@@ -69,8 +69,10 @@ def shared_student(
     def make(folder: Path, begun: Path) -> None:
         training = prepare()
         training.run(progress, begun / _CHECKPOINT)
-        own = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
-        save_file({name: weight.contiguous() for name, weight in own.items()}, folder / _WEIGHTS)
+        weights = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
+        save_file(
+            {name: weight.contiguous() for name, weight in weights.items()}, folder / _WEIGHTS
+        )
         curve = training.training.curves()[0]
         (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
 
@@ -86,7 +88,7 @@ def shared_student(
 
 def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
     """The rows of a batch whose turn it is."""
-    return Batch(**{own.name: getattr(batch, own.name)[turn::turns] for own in fields(batch)})
+    return Batch(**{field.name: getattr(batch, field.name)[turn::turns] for field in fields(batch)})
 
 
 def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:
@@ -161,14 +163,14 @@ class ElasticTraining:
     def _resume(self, checkpoint: Path, progress: Progress) -> int:
         """Go on from a checkpoint; the steps that are done there, none where there is none."""
         optimizer = self.training.optimizer
-        found = read_checkpoint(checkpoint, optimizer.state(), progress.note)
-        if found is None:
+        resumed = read_checkpoint(checkpoint, optimizer.state(), progress.note)
+        if resumed is None:
             return 0
-        tensors, said = found
+        tensors, state = resumed
         losses = tensors[_LOSSES].to(self.problem.device)
         optimizer.resume(tensors, len(losses))
         self.training.measured = [{"loss": loss} for loss in losses.split(1)]
-        self._draws.bit_generator.state = said[_DRAWS]
+        self._draws.bit_generator.state = state[_DRAWS]
         return len(losses)
 
     def draw(self) -> list[Model]:
@@ -192,11 +194,11 @@ class ElasticTraining:
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         if bits or self.problem.device == "cpu":
             weights = self.population.weights
-            whole = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+            gradients = {name: torch.zeros_like(weight) for name, weight in weights.items()}
             each = zip(drawn, parts, bits or [FULL_BITS] * len(drawn), strict=True)
-            losses = [self._of_one(*one, len(drawn), whole) for one in each]
+            losses = [self._of_one(*arguments, len(drawn), gradients) for arguments in each]
             for name, weight in weights.items():
-                weight.grad = whole[name]
+                weight.grad = gradients[name]
             return torch.cat(losses)
         of_all = self._of_all(batch, drawn, parts)
         of_all.mean().backward()
@@ -212,8 +214,10 @@ class ElasticTraining:
         loss = self.training.compared(logits, trace, teacher, batch, wanted)
         (loss / sizes).backward()
         for name, part in sliced(whole, model).items():
-            if (own := student.weights[name].grad) is not None:  # a layer without heads has none
-                part += own
+            if (
+                gradient := student.weights[name].grad
+            ) is not None:  # a layer without heads has none
+                part += gradient
         return loss.detach()
 
     def sized(self, model: Model, bits: int) -> Population:
@@ -242,8 +246,8 @@ class ElasticTraining:
         return torch.cat(losses)
 
     def _row_masks(self, drawn: Sequence[Model], batch: Batch) -> dict[str, Tensor]:
-        (whole,) = self.population.widths
-        return row_masks(drawn, whole, len(batch.rows), self.problem.device)
+        (widths,) = self.population.widths
+        return row_masks(drawn, widths, len(batch.rows), self.problem.device)
 
     def _taught(
         self, batch: Batch, drawn: Sequence[Model]
@@ -253,11 +257,11 @@ class ElasticTraining:
         if self.whole is None or self.taught_by is None:
             return *self.training.traces(batch), self.problem.teacher_logits[batch.rows]
         traced = self.training.stage.loss != "prediction"
-        own, teacher = (Trace(with_scores=False) if traced else None for _ in range(2))
+        student, teacher = (Trace(with_scores=False) if traced else None for _ in range(2))
         masks = self._row_masks([self.taught_by[model] for model in drawn], batch)
         with torch.no_grad():
             (logits_BC,) = self.whole.logits(batch, trace=teacher, row_masks=masks)
-        return own, teacher, logits_BC
+        return student, teacher, logits_BC
 
     def state(self) -> dict[str, Tensor]:
         """The state of the whole student, its units where they were."""
@@ -270,6 +274,6 @@ def _rounded(
     """How a student of so many bits rounds its weights, and its embeddings, rounded."""
     model, layers = copy.deepcopy(student), order.shape.layers
     round_embeddings(model, bits)
-    whole = BertArchitecture.full(order.shape)
-    rounding = whole.with_bits([bits] * layers, [INPUTS] * layers, bits)
+    full = BertArchitecture.full(order.shape)
+    rounding = full.with_bits([bits] * layers, [INPUTS] * layers, bits)
     return rounding, Population.of([model]).embeddings

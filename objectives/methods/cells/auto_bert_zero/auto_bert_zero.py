@@ -88,12 +88,12 @@ class AutoBertZero(CellChoice):
         """The next candidate; one drawn at random while there are few, and in place of a child that
         is illegal after many tries."""
         children = strategy.propose(1) if len(strategy.learned) >= self._drawn else []
-        found = [self.layer_space.read(child) for child in children]
-        if child := next(filter(None, found), None):
+        legal = [self.layer_space.read(child) for child in children]
+        if child := next(filter(None, legal), None):
             return child
-        known = [choices for choices, _ in strategy.learned]
+        tried = [choices for choices, _ in strategy.learned]
         drawn = (self.layer_space.drawn(random) for _ in range(TRIES))
-        new = (layers for layers in drawn if layers.choices not in known)
+        new = (layers for layers in drawn if layers.choices not in tried)
         return next(new, None) or self.layer_space.drawn(random)
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
@@ -115,8 +115,8 @@ class AutoBertZero(CellChoice):
             for number in range(first, min(first + self.parents, count)):
                 layers = self._proposed(strategy, random)
                 candidate = net.take(layers.operations)
-                own = range(number * steps // count, (number + 1) * steps // count)
-                trained = [*self._trained(candidate, own, problem, seed, progress)]
+                its_steps = range(number * steps // count, (number + 1) * steps // count)
+                trained = [*self._trained(candidate, its_steps, problem, seed, progress)]
                 score = answer_score(candidate, rows, problem)  # 0 where a loss was not finite
                 (losses if score else failed).extend(trained)
                 mature += [(score, candidate)] if score else []

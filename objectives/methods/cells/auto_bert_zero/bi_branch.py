@@ -47,7 +47,10 @@ class BiBranchNet(nn.Module):
         super().__init__()
         self.plain, width = plain, plain.config.hidden_size
         wholes = [(_ALL_INPUTS, f"light{LIGHT_KERNELS[-1]}")] * layers
-        every = [("positions",), *chain.from_iterable((own, ("feed_forward",)) for own in wholes)]
+        every = [
+            ("positions",),
+            *chain.from_iterable((branches, ("feed_forward",)) for branches in wholes),
+        ]
         self.blocks = nn.ModuleList(
             nn.ModuleDict({_kind(name): CellBlock(width, name) for name in names})
             for names in every
@@ -61,9 +64,9 @@ class BiBranchNet(nn.Module):
 
     def model(self, layers: Sequence[str]) -> CellForSequenceClassification:
         """The plain model of some layers, without its blocks' weights; the rest is not copied."""
-        own = {**self.plain.config.to_dict(), "operations": operations_of(layers)}
+        config = {**self.plain.config.to_dict(), "operations": operations_of(layers)}
         with torch.device("meta"):
-            model = CellForSequenceClassification(CellConfig.from_dict(own))
+            model = CellForSequenceClassification(CellConfig.from_dict(config))
         for name, child in self.plain.named_children():
             if name not in ("blocks", "reads"):
                 setattr(model, name, child)
@@ -80,12 +83,12 @@ class BiBranchNet(nn.Module):
             if not name.startswith("blocks."):
                 views |= {name: weight} if weight.requires_grad else {}
                 continue
-            _, number, own = name.split(".", 2)
+            _, number, parameter = name.split(".", 2)
             kind = _kind(names[int(number)])
-            views[name] = whole = self.get_parameter(f"blocks.{number}.{kind}.{own}")
-            if weight.shape != whole.shape:
+            views[name] = largest = self.get_parameter(f"blocks.{number}.{kind}.{parameter}")
+            if weight.shape != largest.shape:
                 taps = weight.shape[-1]
-                views[name] = whole.narrow(-1, (whole.shape[-1] - taps) // 2, taps)
+                views[name] = largest.narrow(-1, (largest.shape[-1] - taps) // 2, taps)
                 views[name + _TRANSFORM] = self.get_parameter(f"transforms.{number}.{taps}")
         return views
 
@@ -131,10 +134,10 @@ class Student:
 
     def of_model(self) -> dict[str, Tensor]:
         """The weights of the model by its names, kernels transformed."""
-        own = self.weights
+        weights = self.weights
         return {
-            name: weight @ own[name + _TRANSFORM] if name + _TRANSFORM in own else weight
-            for name, weight in own.items()
+            name: weight @ weights[name + _TRANSFORM] if name + _TRANSFORM in weights else weight
+            for name, weight in weights.items()
             if not name.startswith("fits.") and not name.endswith(_TRANSFORM)
         }
 

@@ -84,11 +84,11 @@ class LayerSpace:
         for layer in self._layers:
             kind, operation = {f"layers[{layer}].kind": random.choice(KINDS)}, None
             while operation is None:
-                own: dict[str, Any] = {}
+                acting_here: dict[str, Any] = {}
                 choices = {place: random.choice(every) for place, every in places.items()} | kind
-                operation = self._layer(f"layers[{layer}]", choices, own)
+                operation = self._layer(f"layers[{layer}]", choices, acting_here)
             layers.append(operation)
-            acting |= own
+            acting |= acting_here
         return Layers(tuple(layers), acting)
 
     def _layer(self, name: str, choices: Mapping[str, Any], acting: dict[str, Any]) -> str | None:
@@ -104,10 +104,10 @@ class LayerSpace:
             position = f"{name}.positions[{state - len(INPUTS)}]"
             function = chosen(f"{position}.function")
             numbers = range(OPERANDS.get(function, 1))
-            known = [value(chosen(f"{position}.inputs[{number}]")) for number in numbers]
-            operands = [own for own in known if own]
-            if len(operands) < len(known) or function == IDENTITY:
-                return known[0] if operands == known else None
+            values = [value(chosen(f"{position}.inputs[{number}]")) for number in numbers]
+            operands = [operand for operand in values if operand]
+            if len(operands) < len(values) or function == IDENTITY:
+                return values[0] if operands == values else None
             formulas, shapes = zip(*operands, strict=True)
             if sum(map(len, formulas)) > LONGEST - len("transpose(,)"):
                 return None
@@ -117,4 +117,8 @@ class LayerSpace:
         if chosen(f"{name}.kind") == "convolution":
             return f"light{chosen(f'{name}.kernel')}"
         formula, shape = value(len(INPUTS) + self.positions - 1) or ("", "")
-        return formula if shape == "nd" and sum(own in formula for own in INPUTS) > 1 else None
+        return (
+            formula
+            if shape == "nd" and sum(name_of_input in formula for name_of_input in INPUTS) > 1
+            else None
+        )
