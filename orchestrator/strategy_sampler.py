@@ -40,7 +40,7 @@ class StrategySampler(BaseSampler):
 
         Args:
             make: a strategy over these places, with this seed: a class of
-                `objectives.strategies.places`, or a function where its settings are others.
+                `objectives.strategies`, or a function where its settings are others.
             space: that of the study.
             seed: of the launch.
 
