@@ -17,55 +17,56 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.delivery.bench import bench as bench
     from objectives.errors import MaskfrontError as MaskfrontError
     from objectives.errors import UserError as UserError
+    from objectives.methods.aps_t import ApsT as ApsT
     from objectives.methods.baselines.group_lasso import GroupLasso as GroupLasso
     from objectives.methods.baselines.head_importance import HeadImportance as HeadImportance
     from objectives.methods.baselines.low_rank import LowRank as LowRank
     from objectives.methods.baselines.magnitude_pruning import MagnitudePruning as MagnitudePruning
     from objectives.methods.baselines.random_pruning import RandomPruning as RandomPruning
     from objectives.methods.binary_bert import BinaryBert as BinaryBert
-    from objectives.methods.cell_search import CellSearch as CellSearch
+    from objectives.methods.cells.ada_bert import AdaBert as AdaBert
+    from objectives.methods.cells.auto_bert_zero.auto_bert_zero import AutoBertZero as AutoBertZero
+    from objectives.methods.cells.auto_keras import AutoKeras as AutoKeras
+    from objectives.methods.cells.cas import Cas as Cas
+    from objectives.methods.cells.cell_search import CellSearch as CellSearch
+    from objectives.methods.cells.darts import Darts as Darts
+    from objectives.methods.cells.enas import Enas as Enas
+    from objectives.methods.cells.ess import Ess as Ess
+    from objectives.methods.cells.evolved_transformer import (
+        EvolvedTransformer as EvolvedTransformer,
+    )
+    from objectives.methods.cells.i_darts import IDarts as IDarts
+    from objectives.methods.cells.mas import Mas as Mas
+    from objectives.methods.cells.shared_cells import SharedCells as SharedCells
+    from objectives.methods.cells.single_path import SinglePath as SinglePath
     from objectives.methods.cross_distillation import CrossDistillation as CrossDistillation
-    from objectives.methods.elastic_search import ElasticSearch as ElasticSearch
+    from objectives.methods.elastic.elastic_search import ElasticSearch as ElasticSearch
     from objectives.methods.fisher_pruning import FisherPruning as FisherPruning
     from objectives.methods.fisher_search import FisherSearch as FisherSearch
     from objectives.methods.mask_search import MaskSearch as MaskSearch
     from objectives.methods.mrem import Mrem as Mrem
-    from objectives.methods.operations.ada_bert import AdaBert as AdaBert
-    from objectives.methods.operations.auto_bert_zero import AutoBertZero as AutoBertZero
-    from objectives.methods.operations.auto_keras import AutoKeras as AutoKeras
-    from objectives.methods.operations.cas import Cas as Cas
-    from objectives.methods.operations.darts import Darts as Darts
-    from objectives.methods.operations.enas import Enas as Enas
-    from objectives.methods.operations.ess import Ess as Ess
-    from objectives.methods.operations.evolved_transformer import (
-        EvolvedTransformer as EvolvedTransformer,
-    )
-    from objectives.methods.operations.i_darts import IDarts as IDarts
-    from objectives.methods.operations.mas import Mas as Mas
-    from objectives.methods.operations.single_path import SinglePath as SinglePath
     from objectives.methods.polish import Polish as Polish
     from objectives.methods.sandwich import Sandwich as Sandwich
     from objectives.methods.ternary_bert import TernaryBert as TernaryBert
-    from objectives.methods.widths.aps_t import ApsT as ApsT
-    from objectives.methods.widths.width_search import WidthSearch as WidthSearch
+    from objectives.methods.width_search import WidthSearch as WidthSearch
     from objectives.problem import Problem as Problem
     from objectives.progress import Progress as Progress
+    from objectives.pruning.one_shot import OneShot as OneShot
+    from objectives.pruning.one_shot import ScopedOneShot as ScopedOneShot
+    from objectives.pruning.staged_method import StagedMethod as StagedMethod
+    from objectives.pruning.staged_search import Alpha as Alpha
+    from objectives.pruning.staged_search import staged_search as staged_search
     from objectives.search_method import SearchFailure as SearchFailure
     from objectives.search_method import SearchMethod as SearchMethod
     from objectives.search_method import SearchResult as SearchResult
-    from objectives.staged_method import StagedMethod as StagedMethod
-    from objectives.strategies.one_shot import OneShot as OneShot
-    from objectives.strategies.one_shot import ScopedOneShot as ScopedOneShot
-    from objectives.strategies.places.controller import Controller as Controller
-    from objectives.strategies.places.controller import ControllerSettings as ControllerSettings
-    from objectives.strategies.places.edit_distance import DistanceSettings as DistanceSettings
-    from objectives.strategies.places.edit_distance import EditDistance as EditDistance
-    from objectives.strategies.places.evolution import Evolution as Evolution
-    from objectives.strategies.places.evolution import EvolutionSettings as EvolutionSettings
-    from objectives.strategies.places.operation_priority import (
-        OperationPriority as OperationPriority,
-    )
-    from objectives.strategies.places.operation_priority import PrioritySettings as PrioritySettings
+    from objectives.strategies.controller import Controller as Controller
+    from objectives.strategies.controller import ControllerSettings as ControllerSettings
+    from objectives.strategies.edit_distance import DistanceSettings as DistanceSettings
+    from objectives.strategies.edit_distance import EditDistance as EditDistance
+    from objectives.strategies.evolution import Evolution as Evolution
+    from objectives.strategies.evolution import EvolutionSettings as EvolutionSettings
+    from objectives.strategies.operation_priority import OperationPriority as OperationPriority
+    from objectives.strategies.operation_priority import PrioritySettings as PrioritySettings
     from objectives.students.cells.graph import Node as Node
     from objectives.students.cells.graph_space import GraphSpace as GraphSpace
     from objectives.text.augmentation import Augmentation as Augmentation
@@ -73,9 +74,6 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.text.task import Task as Task
     from objectives.training.stages import FOUR_STEPS as FOUR_STEPS
     from objectives.training.stages import Stage as Stage
-    from objectives.weights.alpha import Alpha as Alpha
-    from objectives.weights.independent import staged_search as staged_search
-    from objectives.weights.shared_cells import SharedCells as SharedCells
     from objectives.workbench.fidelity import Fidelity as Fidelity
     from objectives.workbench.inputs import Beside as Beside
     from objectives.workbench.lengths import AtLength as AtLength

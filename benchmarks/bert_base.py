@@ -24,7 +24,7 @@ from benchmarks.tasks import search
 from benchmarks.timing import Stopwatch, clock, describe, kind_of, until_enough
 from maskfront import ElasticSearch, FisherSearch, SearchMethod, Stage
 from objectives.measures.evaluate import predict
-from objectives.methods.elastic_search import ELASTIC
+from objectives.methods.elastic.elastic_search import ELASTIC
 from objectives.problem import Problem
 
 SIZES = {

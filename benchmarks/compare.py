@@ -31,7 +31,7 @@ from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
-from objectives.methods.widths.width_search import WidthSearch
+from objectives.methods.width_search import WidthSearch
 from objectives.search_method import SearchMethod
 from objectives.session import Session
 from objectives.students.bert.exporting import save_model

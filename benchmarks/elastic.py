@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.harness import Row, Rows, groups_of, parsed, parser_of, print_means
 from benchmarks.tasks import RATE, kept, measure, workbench
 from maskfront import ElasticSearch, FisherSearch, Stage
-from objectives.methods.elastic_search import ELASTIC
+from objectives.methods.elastic.elastic_search import ELASTIC
 from objectives.progress import SilentProgress
 from objectives.workbench.workbench import Workbench
 from reports.figures.outer_loop import area

@@ -22,7 +22,7 @@ from itertools import product
 from benchmarks.harness import Rows, parsed, parser_of, print_means
 from benchmarks.interpolation import AsTrained
 from benchmarks.tasks import kept, measure, teacher_row, workbench
-from objectives.methods.elastic_search import ELASTIC
+from objectives.methods.elastic.elastic_search import ELASTIC
 
 RATIOS = (0.5, 0.3, 0.1)
 BITS = (32, 8, 4, 2)

@@ -30,7 +30,7 @@ from itertools import product
 from benchmarks.harness import Rows, parsed, parser_of, print_means
 from benchmarks.tasks import kept, measure, teacher_row, workbench
 from maskfront import BinaryBert, Stage, TernaryBert
-from objectives.staged_method import Staged
+from objectives.pruning.staged_method import StagedMethod
 from objectives.training.stages import Loss
 
 KEPT = ("kl", "select", "heldout", "bytes", "processor_seconds")
@@ -57,7 +57,7 @@ def stages(kind: str, epochs: float, *, two: bool) -> tuple[Stage, ...]:
     )
 
 
-def method(arm: str, epochs: float) -> Staged:
+def method(arm: str, epochs: float) -> StagedMethod:
     """The method of an arm."""
     kind, two = arm.removesuffix(", two stages"), arm.endswith("two stages")
     if kind.startswith("rounded"):

@@ -38,12 +38,12 @@ from torch import Tensor
 from benchmarks.harness import Rows, parsed, parser_of, print_means
 from benchmarks.tasks import RATE, kept, measure, teacher_row, workbench
 from maskfront import CrossDistillation, FisherPruning, FisherSearch, Stage
-from objectives.compression.reconstruction import held
-from objectives.compression.side_by_side import RECONSTRUCTION, side_by_side
+from objectives.methods.cross_distillation import rises
 from objectives.problem import Problem
-from objectives.staged_method import StagedMethod
-from objectives.strategies.importance import scores_per_cost
-from objectives.strategies.surgeon import rises
+from objectives.pruning.importance import scores_per_cost
+from objectives.pruning.reconstruction import held
+from objectives.pruning.side_by_side import RECONSTRUCTION, side_by_side
+from objectives.pruning.staged_method import StagedMethod
 
 BATCH_SIZE = 32
 MIXES: dict[str, dict[str, Any]] = {

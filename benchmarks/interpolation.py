@@ -2,7 +2,7 @@
 
 MiniLM-L6 is fine-tuned on a task once, and one elastic student trained at all sizes. Each ratio is
 cut from it twice: with the weights `as trained`, and from weights between these and the teacher's,
-as a trial of `ElasticSearch` does it (`objectives/weights/interpolated.py`).
+as a trial of `ElasticSearch` does it (`objectives/methods/elastic/interpolated.py`).
 
     OMP_NUM_THREADS=1 python -m benchmarks.interpolation --cache FOLDER [--task cola --glue FOLDER]
         [--seeds 0 1 2] [--epochs 7]

@@ -20,8 +20,8 @@ from itertools import product
 from benchmarks.harness import Rows, parsed, parser_of, print_means
 from benchmarks.tasks import kept, measure, workbench
 from maskfront import CellSearch
+from objectives.methods.cells.cell_search import with_noised
 from objectives.progress import SilentProgress
-from objectives.training.noised import with_noised
 
 BATCH = 32
 

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.harness import Rows, parsed, parser_of, print_means
 from benchmarks.tasks import kept, measure, teacher_row, workbench
 from maskfront import FisherSearch, Mrem, Stage
-from objectives.bert_method import WeightBits
+from objectives.pruning.staged_method import StagedMethod
 
 BITS = ("8-8-8", "4-4-8", "2-2-8", "2-2-4")
 ARMS = ("nearest", "matrices", "REM", "MREM-S", "MREM-P", "QAT")
@@ -33,7 +33,7 @@ LEARN = Stage(name="learn", epochs=2, learning_rate=3e-4, loss="prediction+hidde
 KEPT = ("kl", "heldout_kl", "select", "heldout", "processor_seconds")
 
 
-def method(arm: str, bits: str, layers: int) -> WeightBits:
+def method(arm: str, bits: str, layers: int) -> StagedMethod:
     """What an arm does at these W-E-A bits."""
     weights, embeddings, inputs = map(int, bits.split("-"))
     own: dict[str, Any] = {
@@ -85,7 +85,7 @@ def main() -> None:
     )
 
 
-def rows_used(searched: WeightBits, train: int) -> int:
+def rows_used(searched: StagedMethod, train: int) -> int:
     """Rows that the method learns from."""
     if isinstance(searched, Mrem):
         return min(searched.rows, train)

@@ -25,13 +25,12 @@ from typing import Any
 from benchmarks.harness import Rows, parsed, parser_of, print_means
 from benchmarks.tasks import search, teacher_row, workbench
 from maskfront import Cas, Enas, Mas
-from objectives.strategies.controller_search import ControllerSearch
 from objectives.workbench.workbench import Workbench
 
 ARMS = ("enas", "mas", "cas", "cas, free")
 
 
-def method(arm: str, passes: float, epochs: float) -> ControllerSearch:
+def method(arm: str, passes: float, epochs: float) -> Enas:
     """What an arm does, with so many passes of search and of training."""
     own: dict[str, Any] = {"search_epochs": passes, "epochs": epochs, "grad_rescale": 1e-2}
     if arm == "enas":
@@ -41,9 +40,7 @@ def method(arm: str, passes: float, epochs: float) -> ControllerSearch:
     return Cas(**own, **({} if arm == "cas" else {"sparsity_weight": 0, "orthogonality_weight": 0}))
 
 
-def measured(
-    own: ControllerSearch, benches: Sequence[Workbench], seed: int
-) -> list[dict[str, Any]]:
+def measured(own: Enas, benches: Sequence[Workbench], seed: int) -> list[dict[str, Any]]:
     """What one search is worth on each task; seconds are those of all, of one processor."""
     first, *others = benches
     problem = replace(first.problem, beside=tuple(bench.problem for bench in others))

@@ -49,7 +49,7 @@ from objectives.device import (
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
-from objectives.staged_method import StagedMethod
+from objectives.pruning.staged_method import StagedMethod
 from objectives.training.stages import Stage
 
 if TYPE_CHECKING:

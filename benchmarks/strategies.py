@@ -42,8 +42,7 @@ from maskfront import (
     PrioritySettings,
     UserError,
 )
-from objectives.strategies.places.strategy import Candidate, Places, Scored, Strategy
-from objectives.strategies.places.uniform import Uniform
+from objectives.strategies.strategy import Candidate, Places, Scored, Strategy, Uniform
 from orchestrator.sampler import SamplerName, make_sampler
 
 BEST = 0.01

@@ -45,7 +45,7 @@ from maskfront import (
     SinglePath,
     Stage,
 )
-from objectives.strategies.super_net_search import CellChoice
+from objectives.methods.cells.choosing import CellChoice
 from objectives.workbench.workbench import Workbench
 
 BATCH = 32

@@ -49,7 +49,7 @@ from maskfront import (
     Task,
     launch,
 )
-from objectives.methods.elastic_search import ELASTIC
+from objectives.methods.elastic.elastic_search import ELASTIC
 from orchestrator.runs.busy_clock import BusyClock
 from orchestrator.runs.records import RunRecord, read_run
 

@@ -8,6 +8,7 @@ by `per_slot` train together as one population; a population of one is the plain
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
@@ -62,6 +63,15 @@ class SearchFailure:
 Outcome = SearchResult | SearchFailure
 
 
+def not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
+    """The failure of a student one of whose losses is not finite."""
+    for point in curve:
+        if not math.isfinite(float(point["loss"])):
+            where = f"at step {point['step']} of stage {point['stage']}"
+            return SearchFailure(slot, f"the loss is {point['loss']} {where}")
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchMethod(abc.ABC):
     """Base of every search method. A subclass is final: a frozen, keyword-only dataclass.
@@ -102,7 +112,7 @@ class SearchMethod(abc.ABC):
         return {}
 
     def canonical(self) -> Self:
-        """The same method in its one spelling: two of equal spelling give equal results.
+        """The method in its one spelling: two of equal spelling give equal results.
 
         Returns:
             By default the method as it is, for which no settings are two spellings of one student.

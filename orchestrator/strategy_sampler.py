@@ -23,7 +23,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from objectives.errors import UserError
-from objectives.strategies.places.strategy import Candidate, Choice, Places, Scored, Strategy
+from objectives.strategies.strategy import Candidate, Choice, Places, Scored, Strategy
 from orchestrator.optuna_private import non_domination_ranks
 
 
@@ -40,7 +40,7 @@ class StrategySampler(BaseSampler):
 
         Args:
             make: a strategy over these places, with this seed: a class of
-                `objectives.strategies.places`, or a function where its settings are others.
+                `objectives.strategies`, or a function where its settings are others.
             space: that of the study.
             seed: of the launch.
 

@@ -1,1 +1,4 @@
-"""One search method a file, with its alpha; the folder is the registry."""
+"""The search methods, each in a file or a folder of its own; the folder is the registry.
+
+What differs from the papers: docs/systems.md.
+"""

@@ -1,52 +1,133 @@
-"""BinaryBERT (Bai et al. 2021): weights of one bit, from a ternary model of half the width.
+"""BinaryBERT (Bai et al. 2021): weights of one bit, from a ternary model of half the width."""
 
-Half of the student (the units that move the answer most) is trained in ternary weights. Each of
-these is then split into two binary ones that add up to it (`bert/splitting.py`), so that the binary
-model begins at the loss of the ternary one, and is trained further. A weight that is split takes
-two bits a number and two scales a row: as many bytes as one bit a number in the whole student.
+# Half of the student (the units that move the answer most) is trained in ternary weights. Each of
+# these is then split into two binary ones that add up to it, so that the
+# binary model begins at the loss of the ternary one, and is trained further. A weight that is split
+# takes two bits a number and two scales a row: as many bytes as one bit a number in the whole
+# student.
 
-What differs from the paper: units are chosen by Fisher information over the whole model (there the
-first half of each layer of a DynaBERT); losses, scales, inputs, embeddings and gradients as in
-`ternary_bert.py`. Embeddings do not learn here, so that nothing would be gained by splitting them:
-they stay ternary. Which layers are split, where not all are, is chosen by the same knapsack, but
-after the ternary training: a layer's gain is how much further from the teacher the model answers on
-the alpha split with this layer alone in one binary matrix in place of two. There it is measured
-before, and those that are not split are binary all the time.
-"""
-
+import copy
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from objectives.bert_method import Bits
+import torch
+from torch import Tensor, nn
+
 from objectives.errors import Share, UserError
 from objectives.measures.bits import bytes_of
 from objectives.measures.evaluate import nearness
-from objectives.measures.knapsack import best_within
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.pruning.importance import scores_per_cost
+from objectives.pruning.staged_method import Bits, StagedMethod
+from objectives.pruning.staged_search import Chosen, staged_search
 from objectives.search_method import Outcome
-from objectives.staged_method import Budgeted, Staged
-from objectives.strategies.importance import scores_per_cost
 from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.linears import LINEARS
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.students.bert.quantising import quantised
-from objectives.students.bert.splitting import HALVES, in_halves
+from objectives.students.bert.quantising import codes_of, quantised
 from objectives.training.stages import RECOVER, Stage
-from objectives.weights.alpha import Chosen
-from objectives.weights.independent import staged_search
+
+# What to take where each thing has a cost: the 0/1 knapsack, solved exactly.
+
+
+def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> tuple[int, ...]:
+    """The places of the things of most gain that the budget pays, ascending; those that gain
+    nothing are left. Costs are whole numbers >= 0."""
+    # Dynamic programming over costs: of all choices among the first few things only those are kept
+    # that no cheaper choice equals. At most budget + 1 of these have whole costs of their own.
+    front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
+    for thing, (gain, cost) in enumerate(zip(gains, costs, strict=True)):
+        longer = [(p + cost, g + gain, (*taken, thing)) for p, g, taken in front]
+        both = [*front, *(choice for choice in longer if choice[0] <= budget)]
+        front = []
+        for choice in sorted(both, key=lambda one: (one[0], -one[1])):
+            if not front or choice[1] > front[-1][1]:
+                front.append(choice)
+    return front[-1][2]
+
+
+# Ternary weight splitting (BinaryBERT, Bai et al. 2021): a ternary weight as two binary ones.
+#
+# A row w of a weight becomes the rows w1 + w2 = w, whose binary forms add up to the ternary form
+# of w. With n numbers, I those that stay, J the positive and K the other ones that become 0, S
+# the sums of |w| over these:
+#
+#     w1 = a w        on I,   b + w   on J,    b       on K
+#     w2 = (1 - a) w  on I,   -b      on J,    -b + w  on K
+#
+#     a = (S_I + S_K - S_J) / (2 S_I)        b = (n S_I / |I| - sum |w|) / (2 (|J| + |K|))
+#
+# In print S_J and S_K stand in each other's place in `a`: then the two scales differ, and the
+# zeros of the ternary form are lost. a lies in (0, 1) unless a row is so skewed that |S_J - S_K|
+# > S_I. There the two forms change places on every second of J and K, the largest first: what
+# takes the place of S_J - S_K is then no larger than the largest of them, and that is less than
+# S_I.
+#
+# A model in halves, for training, has twice the rows in each of these weights, those of w1 first.
+# It computes nothing before it is quantised.
+
+HALVES = 2
+
+
+def split(weight: Tensor) -> Tensor:
+    """Both halves of a weight (rows, columns), one below the other: (2 rows, columns)."""
+    exact = weight.double()
+    codes, scale = codes_of(exact, 2)
+    sizes, stays = exact.abs(), codes != 0
+    zeros = (~stays).sum(-1, keepdim=True)
+    total, staying = sizes.sum(-1, keepdim=True), (sizes * stays).sum(-1, keepdim=True)
+    b = (exact.shape[-1] * scale - total).clamp_min(0) / (2 * zeros).clamp_min(1)
+    upper, lower = b + exact.clamp_min(0), exact.clamp_max(0) - b
+
+    signs = torch.ones_like(exact)  # where 1, `upper` is w1's
+    skewed = (exact * ~stays).sum(-1, keepdim=True).abs() >= staying
+    places = (sizes * ~stays).argsort(-1, descending=True).argsort(-1)
+    in_turn = torch.where(places % 2 == 0, 1.0, -1.0) * torch.where(exact > 0, 1.0, -1.0)
+    signs = torch.where(skewed, in_turn, signs)
+
+    surplus = (exact * signs * ~stays).sum(-1, keepdim=True)
+    a = torch.where(staying > 0, (staying - surplus) / (2 * staying), 0.5)
+    first = torch.where(stays, a * exact, torch.where(signs > 0, upper, lower))
+    second = torch.where(stays, (1 - a) * exact, torch.where(signs > 0, lower, upper))
+    return torch.cat([first, second]).to(weight.dtype)
+
+
+@torch.no_grad()
+def in_halves(
+    model: PrunedBertForSequenceClassification, architecture: BertArchitecture
+) -> PrunedBertForSequenceClassification:
+    """A copy whose weights are split where the architecture says that they have halves."""
+    model = copy.deepcopy(model)
+    names = [
+        f"bert.encoder.layer.{number}.{linear.name}"
+        for number, units in enumerate(architecture.layers)
+        for linear in LINEARS
+        if units.halves
+    ]
+    if architecture.pooler_halves:
+        names.append("bert.pooler.dense")
+    for name in names:
+        module = model.get_submodule(name)
+        assert isinstance(module, nn.Linear)
+        if module.weight.numel():
+            module.weight = nn.Parameter(split(module.weight))
+    return model
+
 
 _TERNARY = replace(RECOVER, name="ternary", quantised=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryBert(Budgeted, Staged):
+class BinaryBert(StagedMethod):
     """Half of the student in ternary weights, then each of these as two binary ones.
 
     R is measured while the weights are ternary.
     """
 
-    per_slot: ClassVar[frozenset[str]] = Budgeted.per_slot | Staged.per_slot | {"split"}
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"split"}
+    weight_bits: ClassVar[Bits] = 2  # type: ignore[misc]
     with_search: ClassVar[bool] = False
     cut_together: ClassVar[bool] = False
 
@@ -88,10 +169,8 @@ class BinaryBert(Budgeted, Staged):
         return staged_search(members, problem, chosen, seed=seed, progress=progress)
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        """The same units in ternary weights; those that have bits already as they are."""
-        if architecture.has_bits:
-            return architecture
-        return self._with_weight_bits(architecture, 2)
+        """Set ternary weights, or keep the bits that the units have already."""
+        return architecture if architecture.has_bits else super().in_bits(architecture)
 
     def entering(
         self,
@@ -128,9 +207,9 @@ class BinaryBert(Budgeted, Staged):
         def measured(split: Collection[int]) -> tuple[float, int]:
             """How near the teacher the model is with these split, and its bytes."""
             halved = self._halved(units, split)
-            found = quantised(in_halves(model, halved), halved)
-            near = nearness(found, problem.alpha, taught, "cpu")
-            return near, bytes_of(found.state_dict())
+            rounded = quantised(in_halves(model, halved), halved)
+            near = nearness(rounded, problem.alpha, taught, "cpu")
+            return near, bytes_of(rounded.state_dict())
 
         (near, size), (_, least) = measured(layers), measured(())
         without = [measured(set(layers) - {layer}) for layer in layers]

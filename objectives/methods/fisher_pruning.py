@@ -1,11 +1,10 @@
-"""Fisher pruning, a fast post-training pruning framework after Kwon et al. 2022.
+"""Fisher pruning, a fast post-training pruning framework after Kwon et al. 2022."""
 
-Three steps on the alpha split, none of which trains a weight: the units of highest Fisher
-information per FLOP inside the budget; then, layer by layer, units change places where the block of
-the Fisher matrix says that this costs less (`rearranged`); then factors of the kept units
-bring each block back to what it gave (`reconstruction.py`). With `stages=()` that is the whole
-method of the paper; with stages it is the baseline that a search has to beat at equal steps.
-"""
+# Three steps on the alpha split, none of which trains a weight: the units of highest Fisher
+# information per FLOP inside the budget; then, layer by layer, units change places where the block
+# of the Fisher matrix says that this costs less (`rearranged`); then factors of the kept units
+# bring each block back to what it gave (`reconstruction.py`). With `stages=()` that is the whole
+# method of the paper; with stages it is the baseline that a search has to beat at equal steps.
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,10 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from objectives.compression.reconstruction import reconstructed
 from objectives.problem import Problem
-from objectives.strategies.importance import fisher_blocks_of_student, scores_per_cost
-from objectives.strategies.one_shot import OneShot
+from objectives.pruning.importance import fisher_blocks_of_student, scores_per_cost
+from objectives.pruning.one_shot import OneShot
+from objectives.pruning.reconstruction import reconstructed
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pretrained import Classifier
 
@@ -59,16 +58,14 @@ class FisherPruning(OneShot):
 
 
 def rearranged(kept: Tensor, fisher: Tensor) -> Tensor:
-    """Swap kept and closed units of a layer, one pair at a time, while that lowers c'F c.
-
-    One number for each unit cannot say that two units do the same work, so that either may go but
-    not both. The block of a layer can: closing a set of its units raises the loss by about
-    c'F c / 2, c being 1 where a unit is closed (Kwon et al. 2022, section 4.2).
-
-    `kept` (units,) bool; `fisher` (units, units). Each closed unit in turn changes places with the
-    kept one that gains most, if any gains; the turns go round until none does. Ends, because every
-    swap lowers c'F c and there are finitely many sets.
-    """
+    """Swap kept and closed units of a layer, one pair at a time, while that lowers c'F c."""
+    # One number for each unit cannot say that two units do the same work, so that either may go but
+    # not both. The block of a layer can: closing a set of its units raises the loss by about c'F c
+    # / 2, c being 1 where a unit is closed (Kwon et al. 2022, section 4.2).
+    #
+    # `kept` (units,) bool; `fisher` (units, units). Each closed unit in turn changes places with
+    # the kept one that gains most, if any gains; the turns go round until none does. Ends, because
+    # every swap lowers c'F c and there are finitely many sets.
     kept, fisher = kept.clone(), fisher.double()
     diagonal = fisher.diagonal()
     pull = fisher @ (~kept).double()  # F c, kept up to date

@@ -1,16 +1,15 @@
-"""Fisher search: the units that move the answer most for their FLOPs stay.
+"""Fisher search: the units that move the answer most for their FLOPs stay."""
 
-The score of a unit is the Fisher information of its mask: the mean square of the gradient of the
-task loss, or of the logits, with respect to the mask, one sequence at a time (Kwon et al. 2022).
-The units of highest score over their cost to the power of `cost_power` stay; the rest is cut out at
-once, and the student is distilled.
-
-Why squares: the gradient of a mask is all but zero on average where the student is near its
-optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
-much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the average.
-
-To measure again and again while the budget falls gained nothing (docs/comparison.md).
-"""
+# The score of a unit is the Fisher information of its mask: the mean square of the gradient of the
+# task loss, or of the logits, with respect to the mask, one sequence at a time (Kwon et al. 2022).
+# The units of highest score over their cost to the power of `cost_power` stay; the rest is cut out
+# at once, and the student is distilled.
+#
+# Why squares: the gradient of a mask is all but zero on average where the student is near its
+# optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
+# much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the average.
+#
+# To measure again and again while the budget falls gained nothing (docs/comparison.md).
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,9 +18,8 @@ from torch import Tensor
 
 from objectives.errors import NonNegativeFloat
 from objectives.problem import Problem
-from objectives.strategies.importance import Squares, importance_of_student
-from objectives.strategies.one_shot import OneShot
-from objectives.strategies.ranking import per_cost
+from objectives.pruning.importance import Squares, importance_of_student, per_cost
+from objectives.pruning.one_shot import OneShot
 from objectives.students.bert.architecture import SPACES
 
 

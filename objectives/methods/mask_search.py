@@ -3,10 +3,10 @@
 Every unit carries an alpha; its mask, a sigmoid of alpha, multiplies the unit. In a stage that
 searches, each step trains the weights by distillation, then alpha by the task loss plus lambda
 times the FLOPs hinge. Then the student is cut to the budget and distilled again.
-
-This is the search of the source report on TinyBERT and of its follow-up DAP-BERT (ICONIP 2021).
-What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
 """
+
+# This is the search of the source report on TinyBERT and of its follow-up DAP-BERT (ICONIP 2021).
+# What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,23 +31,54 @@ from objectives.errors import (
 from objectives.measures.budget import TargetSchedule, discretise, hinge_loss, scheduled_ratio
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import Outcome
-from objectives.strategies.gradients.descending_alpha import (
+from objectives.pruning.descending_alpha import (
     AlphaAdam,
     AlphaOptimizer,
     AlphaSgd,
     AlphaSign,
     DescendingAlpha,
-    DescendingMethod,
 )
-from objectives.strategies.gradients.relaxation import ranked_alpha, sigmoid_masks
-from objectives.strategies.importance import importance_of_student
+from objectives.pruning.importance import importance_of_student
+from objectives.pruning.staged_method import StagedMethod, check_searches
+from objectives.pruning.staged_search import staged_search
+from objectives.search_method import Outcome
 from objectives.students.bert.architecture import SPACES, BertArchitecture, units_of
 from objectives.students.bert.cutting import shape_of
 from objectives.text.data import Batch
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.training.stage_training import StageTraining
-from objectives.weights.independent import staged_search
+from objectives.training.stages import Stage
+
+
+def ranked_alpha(
+    importance: Mapping[str, Tensor],
+    cost: Mapping[str, float],
+    lowest: float,
+    highest: float,
+    device: str,
+) -> dict[str, Tensor]:
+    """Alpha from `lowest` to `highest` in the order of importance per cost of a unit; of the shapes
+    of `importance`, (layers, *units_of) of each space, on the device."""
+    # A unit's place on the way is the share of the cost of all searched units that belongs to those
+    # of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
+    scores = torch.cat([(value / cost[space]).flatten() for space, value in importance.items()])
+    prices = [torch.full((value.numel(),), float(cost[s])) for s, value in importance.items()]
+    costs = torch.cat(prices).to(scores)
+    order = scores.argsort(stable=True)
+    below = costs[order].cumsum(0) - costs[order]
+    place = torch.empty_like(scores)
+    place[order] = below / below.max().clamp_min(1e-12)
+    alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
+    return {
+        space: part.view_as(value).to(device)
+        for (space, value), part in zip(importance.items(), alpha, strict=True)
+    }
+
+
+def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    """Masks in (0, 1): sigmoid(alpha / temperature), of alpha's shapes."""
+    return {space: (value / temperature).sigmoid() for space, value in alpha.items()}
+
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -97,13 +128,14 @@ of 10% before it, and a rate goes by the share of the FLOPs that is cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskSearch(DescendingMethod):
+class MaskSearch(StagedMethod):
     """Gradient descent on masks; the defaults are "anneal", begun from Fisher information.
 
     The usual knobs are those of `per_slot`. On CoLA and SST-2 this search is behind `FisherSearch`,
     which ranks the units once (docs/comparison.md).
     """
 
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
     flops_weight: NonNegativeFloat = 1.0
@@ -112,6 +144,11 @@ class MaskSearch(DescendingMethod):
     grad_rescale: PositiveFloat = 0.1
     """kappa: step size of alpha's optimiser. A factor on the gradient before Adam or a sign would
     cancel; under "sgd" it is one and the same. > 0."""
+    stages: tuple[Stage, ...] = (
+        Stage(name="search", epochs=2, searches=True),
+        Stage(name="recover", epochs=1),
+    )
+    """What the weights go through, those that search first."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
@@ -156,8 +193,12 @@ class MaskSearch(DescendingMethod):
     update_share: PositiveShare = 1.0
     """rho: share of alpha's entries, those of largest gradient, that "sign" moves. In (0, 1]."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_searches(self)
+
     def idle(self) -> Mapping[str, str]:
-        """What acts in one setting of another field alone."""
+        """Name the settings that act only with another value of another one."""
         idle = dict(super().idle())
         for name, field, value in (
             ("spread", "start", "fisher"),
@@ -254,8 +295,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         )
 
     def masks(self, progress: float) -> dict[str, Tensor]:
-        """What the units are multiplied by: sigmoids at the temperature of the moment, and the
-        heads by softmax, if they are so."""
+        """Current masks: sigmoid(alpha / temperature); softmax over heads if heads_by="softmax"."""
         start, end = self.method.temperature
         masks = sigmoid_masks(self.alpha, start * (end / start) ** progress)
         if self.heads_share:
@@ -265,7 +305,7 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
     def learn(
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
-        """One step against the gradients of the task loss and of the FLOPs loss."""
+        """Step against the gradients of the task loss and of the FLOPs loss."""
         measured, task = {}, {}
         if self.from_train:
             for space, alpha in self.alpha.items():
@@ -303,16 +343,16 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         return member.heads_kept or max(1, round(member.target_ratio * heads))
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Of lambda times the hinge loss; and the ratios that it saw."""
+        """Gradients of lambda times the hinge loss, and the ratios that it saw."""
         method, cost, full = self.method, self.problem.budget.cost, self.problem.budget.full
         masks = self.masks(progress)  # afresh: the graph of the others is spent
         if self.heads_share:
             # They sum to 1 whatever alpha is: no gradient says close one.
-            kept = [
+            largest = [
                 _top(alpha, self._heads_kept(place)) > 0
                 for place, alpha in enumerate(self.alpha["heads"].detach())
             ]
-            masks["heads"] = torch.stack(kept).to(masks["heads"].dtype)
+            masks["heads"] = torch.stack(largest).to(masks["heads"].dtype)
         expected = cost.expected(masks)
         opened = {space: mask.detach() > method.threshold for space, mask in masks.items()}
         actual = cost.expected(opened)

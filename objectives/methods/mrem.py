@@ -1,54 +1,164 @@
-"""Module-wise reconstruction error minimisation, few bits without labels (MREM, Bai et al. 2022).
+"""Module-wise reconstruction error minimisation, without labels (MREM, Bai et al. 2022)."""
 
-The float model says what each layer should give; no label is read. The layers are split into
-modules, and each module learns its weights, straight through their rounding, until its layers give
-on rounded weights and inputs what they gave in float32. A module alone has little to learn, so that
-a few rows are enough. One module with all layers is distillation from end to end; REM, of the same
-paper, reconstructs one weight matrix after another (`compression/matrices.py`).
+# The float model says what each layer should give; no label is read. The layers are split into
+# modules, and each module learns its weights, straight through their rounding, until its layers
+# give on rounded weights and inputs what they gave in float32. A module alone has little to learn,
+# so that a few rows are enough. One module with all layers is distillation from end to end; REM, of
+# the same paper, reconstructs one weight matrix after another.
+#
+# A module learns on what the modules before it give, errors and all, or on what they should give,
+# or on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda
+# falls from 1 to 0. With lambda = 1 modules know nothing of one another and can learn at the same
+# time.
 
-A module learns on what the modules before it give, errors and all, or on what they should give, or
-on a mixture (teacher forcing): entering = lambda float + (1 - lambda) quantised, where lambda falls
-from 1 to 0. With lambda = 1 modules know nothing of one another and can learn at the same time.
-"""
-
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from functools import partial
+from typing import ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from objectives.bert_method import Bits, WeightBits
-from objectives.compression.matrices import matrices, matrix_by_matrix
 from objectives.device import Precision, matmul_dtype, to_device
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import CurvePoint, Outcome
-from objectives.staged_method import Budgeted
-from objectives.strategies.importance import scores_per_cost
+from objectives.pruning.importance import scores_per_cost
+from objectives.pruning.staged_method import Bits, StagedMethod
+from objectives.search_method import CurvePoint, Outcome, not_finite
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
+from objectives.students.bert.linears import LINEARS
+from objectives.students.bert.packing import rounded_inputs
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
-from objectives.students.bert.quantising import round_embeddings
+from objectives.students.bert.quantising import round_embeddings, rounded
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss
 from objectives.training.optimisation import linear_schedule
 from objectives.training.population import Population, Trace
-from objectives.weights.independent import not_finite
+from objectives.training.stages import Stage
+
+# Few bits by reconstruction of one weight matrix after another (REM, in Bai et al. 2022).
+#
+# Each matrix learns, straight through its rounding, to give on what reaches it in the rounded
+# model what the float one gives there: least |W^ a^ + b - W a - b_0|^2, a^ rounded too.
+
+_LAYER = "bert.encoder.layer."
+
+
+def matrices(
+    model: PrunedBertForSequenceClassification, architecture: BertArchitecture
+) -> list[list[str]]:
+    """Names of the weights of few bits in each layer of a model."""
+    return [
+        [
+            linear.name
+            for linear in LINEARS
+            if units.weight_bits
+            and model.get_parameter(f"{_LAYER}{number}.{linear.name}.weight").numel()
+        ]
+        for number, units in enumerate(architecture.layers)
+    ]
+
+
+def matrix_by_matrix(
+    model: PrunedBertForSequenceClassification,
+    architecture: BertArchitecture,
+    batches: Sequence[Batch],
+    order: Sequence[int],
+    learning_rate: float,
+) -> Iterator[tuple[int, Tensor]]:
+    """Teach the weights of a float model, in place, the bits that the architecture says."""
+    # Each matrix takes a step on each batch of the `order`; pooler, norms and classifier stay. What
+    # reaches one matrix lies in memory, of the tokens of all batches. In float32.
+    #
+    # Yields for each step the layer and the loss before it.
+    example = copy.deepcopy(model).requires_grad_(False)
+    round_embeddings(model, architecture.embedding_bits)
+    seen = [batch.attention_mask for batch in batches]
+    with torch.no_grad():
+        states = [
+            [network.bert["embeddings"](b.input_ids, b.token_type_ids) for b in batches]
+            for network in (example, model)
+        ]
+    for number, names in enumerate(matrices(model, architecture)):
+        layers = [network.get_submodule(f"{_LAYER}{number}") for network in (example, model)]
+        bits, into = (
+            getattr(architecture.layers[number], n) for n in ("weight_bits", "input_bits")
+        )
+        learnt, hooks = [], []
+        for name in names:
+            wanted, linear = (cast("nn.Linear", layer.get_submodule(name)) for layer in layers)
+            pairs = [
+                _reaching(*arguments, seen)
+                for arguments in zip(layers, (wanted, linear), states, strict=True)
+            ]
+            optimizer = torch.optim.Adam(linear.parameters(), learning_rate, fused=True)
+            schedule = linear_schedule(optimizer, len(order))
+            for place in order:
+                through = linear.weight + (rounded(linear.weight, bits) - linear.weight).detach()
+                given = nn.functional.linear(_few(pairs[1][place], into), through, linear.bias)
+                aim = nn.functional.linear(pairs[0][place], wanted.weight, wanted.bias)
+                loss = (given - aim).square().mean()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad(set_to_none=True)
+                yield number, loss.detach()
+            learnt.append((linear, linear.weight.data))
+            linear.weight.data = rounded(linear.weight.data, bits)
+            hooks.append(linear.register_forward_pre_hook(partial(_rounds, into)))
+        with torch.no_grad():
+            states = [_through(*arguments, seen) for arguments in zip(layers, states, strict=True)]
+        for hook in hooks:
+            hook.remove()
+        for linear, weight in learnt:
+            linear.weight.data = weight
+
+
+def _few(inputs: Tensor, bits: int | None) -> Tensor:
+    return inputs if bits is None else rounded_inputs(inputs, bits)
+
+
+def _rounds(bits: int | None, linear: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    """Round the inputs of a linear where it reads."""
+    read = getattr(linear, "inputs", slice(None))
+    given = inputs[0].clone()
+    given[..., read] = _few(given[..., read], bits)
+    return given
+
+
+def _through(layer: nn.Module, states: Sequence[Tensor], seen: Sequence[Tensor]) -> list[Tensor]:
+    if isinstance(layer, nn.Identity):  # it is dropped
+        return list(states)
+    return [layer(x, mask[:, None, None]) for x, mask in zip(states, seen, strict=True)]
+
+
+@torch.no_grad()
+def _reaching(
+    layer: nn.Module, linear: nn.Module, states: Sequence[Tensor], seen: Sequence[Tensor]
+) -> list[Tensor]:
+    """Collect the inputs of a linear for the tokens of each batch: (tokens, inputs)."""
+    reached: list[Tensor] = []
+    read = getattr(linear, "inputs", slice(None))
+    hook = linear.register_forward_pre_hook(lambda _, inputs: reached.append(inputs[0][..., read]))
+    _through(layer, states, seen)
+    hook.remove()
+    return [inputs[mask] for inputs, mask in zip(reached, seen, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mrem(Budgeted, WeightBits):
+class Mrem(StagedMethod):
     """Few bits by reconstruction, module by module, from a few rows without labels.
 
     Units of the least Fisher score go first, if `target_ratio` is below 1; the whole float model is
     the example all the same.
     """
 
-    per_slot: ClassVar[frozenset[str]] = Budgeted.per_slot | WeightBits.per_slot
+    stages: ClassVar[tuple[Stage, ...]] = ()  # type: ignore[misc]
 
     target_ratio: PositiveShare = 1.0
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
@@ -108,7 +218,7 @@ class Mrem(Budgeted, WeightBits):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """One member after another: what they share is little."""
+        """Reconstruct the members one after another, as they share little."""
         members[0].check_shapes(problem.student.config, problem.teacher.config)
         for slot, member in enumerate(members):
             if member.each == "matrix":
@@ -148,15 +258,15 @@ class Mrem(Budgeted, WeightBits):
         for layer, loss in matrix_by_matrix(model, learned, batches, order, self.learning_rate):
             losses.setdefault(layer, []).append(loss)
             progress.advance()
-        return _curve({f"layer {n + 1}": own for n, own in losses.items()}), model, units
+        return _curve({f"layer {n + 1}": of_layer for n, of_layer in losses.items()}), model, units
 
 
 def _curve(losses: Mapping[str, Sequence[Tensor]]) -> list[CurvePoint]:
     """Read back here, all at once, so that no step waits for the device."""
     return [
         {"stage": stage, "step": step, "loss": loss}
-        for stage, own in losses.items()
-        for step, loss in enumerate(torch.stack(list(own)).tolist())
+        for stage, of_stage in losses.items()
+        for step, loss in enumerate(torch.stack(list(of_stage)).tolist())
     ]
 
 
@@ -194,17 +304,17 @@ class _Reconstruction:
         self._batches, self._order = member._drawn(problem, seed)
         layers = np.arange(len(self.units.layers))
         parts = np.array_split(layers, min(member.modules, len(layers)))
-        self.modules = [self._module(own.tolist()) for own in parts]
+        self.modules = [self._module(part.tolist()) for part in parts]
 
     def _module(self, layers: Sequence[int]) -> _Module:
         inside = tuple(f"bert.encoder.layer.{layer}." for layer in layers)
         last = len(self.units.layers) - 1 in layers
-        own = [
+        weights = [
             weight
             for name, weight in self.population.weights.items()
             if name.startswith(inside) or (last and not name.startswith("bert.encoder."))
         ]
-        optimizer = torch.optim.Adam(own, self.member.learning_rate, fused=True)
+        optimizer = torch.optim.Adam(weights, self.member.learning_rate, fused=True)
         return _Module(layers, optimizer, linear_schedule(optimizer, self.member.steps))
 
     def steps(self) -> Iterator[None]:
@@ -233,27 +343,31 @@ class _Reconstruction:
         """The batch behind a module that is done."""
         seen = at.batch.attention_mask
         wanted, _ = self.whole.through(module.layers, at.wanted, seen)
-        own, _ = self.population.through(module.layers, at.own, seen)
-        return _At(at.batch, wanted[-1], own[-1])
+        quantised, _ = self.population.through(module.layers, at.own, seen)
+        return _At(at.batch, wanted[-1], quantised[-1])
 
     def _learn(self, module: _Module, at: _At, step: int) -> _At:
-        """One step of a module; the batch behind the module as it was before."""
+        """Take a step of a module; returns the batch behind the module as it was before."""
         seen, share = at.batch.attention_mask, self.member._forcing(step)
         with torch.no_grad():
-            wanted, said = self.whole.through(module.layers, at.wanted, seen)
-        own, answered = self.population.through(module.layers, at.own.lerp(at.wanted, share), seen)
-        loss = hidden_loss(Trace(own), Trace(wanted), seen, {}).sum()
-        if answered is not None and said is not None:
-            loss = loss + (answered - said).square().mean()
+            wanted, float_logits = self.whole.through(module.layers, at.wanted, seen)
+        quantised, answered = self.population.through(
+            module.layers, at.own.lerp(at.wanted, share), seen
+        )
+        loss = hidden_loss(Trace(quantised), Trace(wanted), seen, {}).sum()
+        if answered is not None and float_logits is not None:
+            loss = loss + (answered - float_logits).square().mean()
         loss.backward()
         module.optimizer.step()
         module.schedule.step()
         module.optimizer.zero_grad(set_to_none=True)
         module.losses.append(loss.detach())
-        return _At(at.batch, wanted[-1], own[-1].detach())
+        return _At(at.batch, wanted[-1], quantised[-1].detach())
 
     def curve(self) -> list[CurvePoint]:
-        return _curve({f"module {n}": own.losses for n, own in enumerate(self.modules, start=1)})
+        return _curve(
+            {f"module {n}": module.losses for n, module in enumerate(self.modules, start=1)}
+        )
 
     def model(self) -> PrunedBertForSequenceClassification:
         self._cut.load_state_dict(self.population.slot(0))

@@ -9,26 +9,60 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from objectives.bert_method import WeightBits
+import torch
+
 from objectives.device import to_device
-from objectives.errors import NonNegativeInt, UserError
+from objectives.errors import NonNegativeInt, UserError, first_line
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.pruning.staged_method import StagedMethod
+from objectives.pruning.staged_search import Chosen, staged_search
 from objectives.search_method import Outcome, SearchFailure
-from objectives.staged_method import Staged
-from objectives.students.bert.architecture import SPACES, check_spaces
+from objectives.students.bert.architecture import SPACES, BertArchitecture
+from objectives.students.bert.pretrained import own_config
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.loading import load
 from objectives.training.stages import RECOVER, Stage
-from objectives.weights.alpha import Chosen
-from objectives.weights.independent import staged_search
-from objectives.weights.inherited import inherited
+
+# The weights of trials of another run, as that run keeps them.
+
+
+def inherited(
+    trials: Path, number: int
+) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
+    """Read the units and the model of a trial from its run's folder of trials; UserError if it has
+    none that can be trained on."""
+    folder = trials / f"{number:05d}"
+    try:
+        architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())
+        with torch.random.fork_rng(devices=[]):  # making a model draws numbers
+            config = own_config(str(folder / "model"))
+            model = load(PrunedBertForSequenceClassification, str(folder / "model"), config)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"'{folder}' has no trial's model to polish ({first_line(error)}); "
+            "name a trial of this run"
+        ) from error
+    if architecture.has_bits or architecture.vocabulary is not None:
+        raise UserError(
+            f"trial {number} has few bits or word pieces of its own, but polishing trains in "
+            "float32 on all word pieces; polish a trial without these, or train with "
+            "bits: Stage(quantised=True)"
+        )
+    model.train(False)
+    return architecture, model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Polish(Staged, WeightBits):
+class Polish(StagedMethod):
     """The model of a trial, distilled further. `orchestrator.polish` launches it."""
 
-    per_slot: ClassVar[frozenset[str]] = Staged.per_slot | WeightBits.per_slot | {"trial"}
+    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"trial"}
+    searchable: ClassVar[tuple[str, ...]] = SPACES
     with_search: ClassVar[bool] = False
+    # It chooses no units, so nothing is asked of its cost.
+    target_ratio: ClassVar[float] = 1.0  # type: ignore[misc]
+    tolerance: ClassVar[float] = 0.0  # type: ignore[misc]
 
     trials: str = field(compare=False)
     """The folder of the trials of a run."""
@@ -41,32 +75,31 @@ class Polish(Staged, WeightBits):
     stages: tuple[Stage, ...] = (replace(RECOVER, name="polish", epochs=6),)
     """What it goes through: 6 epochs at 3e-4, logits and hidden states, the best kept."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_spaces(type(self).__name__, self.spaces, SPACES)
+    def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
+        return problem.budget.ratio(units), 0.0
 
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Take the model of each member through the stages; one that has none fails alone."""
-        found = {}
+        loaded = {}
         for slot, member in enumerate(members):
             try:
                 units, model = inherited(Path(member.trials), member.trial)
                 member.in_bits(units)  # weights of low rank have none
-                found[slot] = units, model
+                loaded[slot] = units, model
             except UserError as error:
                 yield SearchFailure(slot, str(error))
-        if not found:
+        if not loaded:
             return
-        slots = list(found)
+        slots = list(loaded)
         for outcome in staged_search(
             [members[slot] for slot in slots],
             problem,
-            Chosen([architecture for architecture, _ in found.values()]),
+            Chosen([architecture for architecture, _ in loaded.values()]),
             seed=seed,
             progress=progress,
-            students=[to_device(model, problem.device) for _, model in found.values()],
+            students=[to_device(model, problem.device) for _, model in loaded.values()],
         ):
             yield replace(outcome, slot=slots[outcome.slot])

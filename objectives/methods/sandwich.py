@@ -1,14 +1,9 @@
-"""Sandwich (Press et al. 2020): the sublayers of a transformer in another order.
+"""Sandwich (Press et al. 2020): the sublayers of a transformer in another order."""
 
-A layer is self-attention, s, then a feed-forward network, f. In the order s^k (sf)^(n - k) f^k of n
-layers attention moves to the bottom and feed-forward to the top, at the same number of parameters
-and of FLOPs; k = 0 is the plain order. In the paper a language model of 16 layers, trained from
-scratch, is best at k = 6.
-
-What differs: here the sublayers of the teacher, each with its weights and its norm behind it, are
-put in this order, cut to R, and distilled. A teacher that is put in another order answers anything
-at first, so a student trains at the full learning rate however little was cut.
-"""
+# A layer is self-attention, s, then a feed-forward network, f. In the order s^k (sf)^(n - k) f^k of
+# n layers attention moves to the bottom and feed-forward to the top, at the same number of
+# parameters and of FLOPs; k = 0 is the plain order. In the paper a language model of 16 layers,
+# trained from scratch, is best at k = 6.
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +11,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import NonNegativeInt, PositiveShare, UserError
 from objectives.problem import Problem
-from objectives.strategies.one_shot import OneShot
+from objectives.pruning.one_shot import OneShot
 from objectives.students.bert.architecture import BertArchitecture, sandwich
 from objectives.students.bert.cutting import shape_of
 

@@ -2,26 +2,20 @@
 
 The student is the teacher itself. It computes with ternary weights (2 bits) and inputs of 8 bits
 from the first step on; the float32 weights behind these learn, straight through the rounding.
-
-The paper adds up three losses, of attention scores, of hidden states and of logits, each with the
-weight 1, and rounds Q, K, V and the attention to 8 bits too. By default only the last two losses
-are added up here, and what attends is not rounded. `attention_bits=8` with a stage of
-`loss="prediction+intermediate"` and `hidden_weight=1` has both as in the paper.
-
-What differs from the paper besides: each row of a weight has a scale of its own, in place of one
-for the matrix. Embeddings are rounded once and do not learn, those of positions among them. What is
-rounded to 8 bits lies on a grid from its least to its largest number. Gradients pass where weights
-are large (there are none beyond the source's bound of 2.5). The batches have no augmented text
-unless the study has (`Study.augmentation`). No curvature weighs the rounding.
 """
+
+# The paper adds up three losses, of attention scores, of hidden states and of logits, each with the
+# weight 1, and rounds Q, K, V and the attention to 8 bits too. By default only the last two losses
+# are added up here, and what attends is not rounded. `attention_bits=8` with a stage of
+# `loss="prediction+intermediate"` and `hidden_weight=1` has both as in the paper.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from objectives.bert_method import Bits
 from objectives.errors import PositiveShare
-from objectives.strategies.one_shot import OneShot
+from objectives.pruning.one_shot import OneShot
+from objectives.pruning.staged_method import Bits
 from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.training.stages import RECOVER, Stage
 
@@ -51,8 +45,10 @@ class TernaryBert(OneShot):
         return {**idle, "attention_bits": idle["input_bits"]} if "input_bits" in idle else idle
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        """The same units with the bits of the method, those of its attention among them."""
-        found = super().in_bits(architecture)
+        """Set the bits of the method, those of its attention among them."""
+        rounded = super().in_bits(architecture)
         few = None if self.attention_bits == FULL_BITS else self.attention_bits
-        layers = (replace(own, attention_bits=own.weight_bits and few) for own in found.layers)
-        return replace(found, layers=tuple(layers))
+        layers = (
+            replace(layer, attention_bits=layer.weight_bits and few) for layer in rounded.layers
+        )
+        return replace(rounded, layers=tuple(layers))

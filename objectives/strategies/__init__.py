@@ -1,1 +1,1 @@
-"""Who chooses: rankings of units, gradients on alpha, and strategies over places."""
+"""Strategies over places: each place has a few choices, such as the operation of a node."""

@@ -15,14 +15,14 @@ from objectives.cache import content_key
 from objectives.device import choose_device, quiet_libraries
 from objectives.errors import UserError
 from objectives.progress import SilentProgress
+from objectives.search_method import not_finite
 from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import AdaptedBert
 from objectives.students.bert.exporting import save_model, save_tokenizer
 from objectives.students.bert.student import check_layers, keep_layers
 from objectives.text.task import Examples, tokenise
 from objectives.text.text_files import TextFile
-from objectives.weights.general import Text, distil_states
-from objectives.weights.independent import not_finite
+from objectives.training.general import Text, distil_states
 from objectives.workbench.teacher import load_frozen
 from orchestrator.errors import RunError
 from orchestrator.terminal import say

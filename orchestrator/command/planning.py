@@ -15,7 +15,7 @@ from optuna.distributions import (
 
 from objectives.combining.gate import vouching
 from objectives.measures.evaluate import predict
-from objectives.methods.cell_search import CellSearch
+from objectives.methods.cells.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.fisher_search import FisherSearch
 from objectives.search_method import SearchMethod

@@ -27,7 +27,6 @@ from rich.console import Console
 from torch import Tensor
 
 from maskfront import Study
-from objectives.bert_method import BertMethod
 from objectives.device import on_device, quiet_libraries, to_device
 from objectives.knobs import with_knobs
 from objectives.measures.budget import Budget
@@ -39,9 +38,10 @@ from objectives.methods.baselines.low_rank import LowRank
 from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.binary_bert import BinaryBert
-from objectives.methods.cell_search import CellSearch
+from objectives.methods.cells.cell_search import CellSearch
+from objectives.methods.cells.shared_cells import SharedCells
 from objectives.methods.cross_distillation import CrossDistillation
-from objectives.methods.elastic_search import ElasticSearch
+from objectives.methods.elastic.elastic_search import ElasticSearch
 from objectives.methods.fisher_pruning import FisherPruning
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import PRESETS, MaskSearch
@@ -49,8 +49,9 @@ from objectives.methods.mrem import Mrem
 from objectives.methods.polish import Polish
 from objectives.methods.sandwich import Sandwich
 from objectives.methods.ternary_bert import TernaryBert
-from objectives.methods.widths.width_search import WidthSearch
+from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
+from objectives.pruning.staged_method import StagedMethod
 from objectives.search_method import SearchResult
 from objectives.session import Session
 from objectives.students.cells.graph import Node
@@ -58,7 +59,6 @@ from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.augmentation import Augmentation
 from objectives.text.task import Task
 from objectives.training.stages import Stage
-from objectives.weights.shared_cells import SharedCells
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
@@ -81,7 +81,7 @@ ELASTIC = ElasticSearch(elastic=replace(RECOVER, name="elastic"), smallest=0.2)
 RANKED = {"start": "fisher"}
 """Where all alphas start alike, three steps leave ties, which rounding decides."""
 
-METHODS: dict[str, BertMethod | CellSearch] = {
+METHODS: dict[str, StagedMethod | CellSearch] = {
     "FisherSearch": FisherSearch(stages=(RECOVER,)),
     "FisherSearch, all spaces": FisherSearch(
         stages=(RECOVER,), spaces=("heads", "ffn", "qk", "v", "input_qkv", "layers")
@@ -246,9 +246,9 @@ def on_gpu(bench: Workbench) -> Problem:
     )
 
 
-def examine(method: BertMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda) -> Found:
+def examine(method: StagedMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda) -> Found:
     """Search on both devices; compare."""
-    members: list[CellSearch] | list[Polish] | list[BertMethod]
+    members: list[CellSearch] | list[Polish] | list[StagedMethod]
     if isinstance(method, CellSearch):
         members = [replace(method, learning_rate=method.learning_rate * ratio) for ratio in RATIOS]
     elif isinstance(method, Polish):
@@ -376,7 +376,7 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
     for name in named or METHODS:
         try:
             own = METHODS[name]
-            if isinstance(own, BertMethod):
+            if isinstance(own, StagedMethod):
                 own = with_knobs(own, {"precision": "float32"})
             if isinstance(own, Polish):
                 own = replace(own, trials=trials)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib import import_module
+from inspect import isabstract, isclass
 from itertools import product
 from pathlib import Path
 from pkgutil import walk_packages
@@ -25,10 +26,10 @@ from objectives import methods
 from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.cost import CostName
+from objectives.methods.cells.choosing import CellChoice
 from objectives.methods.polish import Polish
 from objectives.metric import Metric
 from objectives.search_method import SearchMethod
-from objectives.strategies.super_net_search import CellChoice
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.inputs import Beside
@@ -86,7 +87,7 @@ def _classes() -> dict[str, type[SearchMethod]]:
     for module in walk_packages(methods.__path__, "objectives.methods."):
         for value in vars(import_module(module.name)).values():
             own = getattr(value, "__module__", None) == module.name
-            if own and isinstance(value, type) and issubclass(value, SearchMethod):
+            if own and isclass(value) and issubclass(value, SearchMethod) and not isabstract(value):
                 found[value.__name__] = value
     return found
 

@@ -8,7 +8,7 @@ import pytest
 
 from objectives.errors import UserError
 from objectives.knobs import matches, settings, with_knobs
-from objectives.methods.cell_search import CellSearch
+from objectives.methods.cells.cell_search import CellSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.search_method import populations
 from objectives.students.cells.graph import Node

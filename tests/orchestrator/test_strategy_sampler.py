@@ -13,10 +13,9 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from objectives.errors import UserError
-from objectives.strategies.places.edit_distance import DistanceSettings, EditDistance
-from objectives.strategies.places.evolution import Evolution, EvolutionSettings
-from objectives.strategies.places.strategy import Candidate, Places, Remembering
-from objectives.strategies.places.uniform import Uniform
+from objectives.strategies.edit_distance import DistanceSettings, EditDistance
+from objectives.strategies.evolution import Evolution, EvolutionSettings
+from objectives.strategies.strategy import Candidate, Places, Remembering, Uniform
 from orchestrator.sampler import make_sampler
 from orchestrator.strategy_sampler import StrategySampler
 

@@ -14,7 +14,7 @@ from optuna.samplers import RandomSampler
 from maskfront import Study
 from objectives.errors import UserError
 from objectives.measures.budget import TargetSchedule
-from objectives.methods.cell_search import CellSearch
+from objectives.methods.cells.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch

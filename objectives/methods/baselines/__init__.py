@@ -1,1 +1,1 @@
-"""What a search has to beat: rankings that cost nothing, and draws by lot."""
+"""Baselines: rankings that cost nothing, and random draws."""

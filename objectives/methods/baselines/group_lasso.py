@@ -1,14 +1,13 @@
 """Group lasso: a penalty shrinks the weights of whole units while the student is trained, then the
-units of the smallest weights go (Wen et al. 2016).
+units of the smallest weights go (Wen et al. 2016)."""
 
-After each step of a stage that searches, the penalty takes a proximal step of its own. With eta the
-peak of the stage's learning rate and w_i the n_i weights of a unit, the rows that make it and the
-columns that read it,
-
-    w_i <- max(1 - eta lambda sqrt(n_i) / |w_i|, 0) w_i
-
-or, where single weights are penalised (L1), the same of each of them.
-"""
+# After each step of a stage that searches, the penalty takes a proximal step of its own. With eta
+# the peak of the stage's learning rate and w_i the n_i weights of a unit, the rows that make it and
+# the columns that read it,
+#
+#     w_i <- max(1 - eta lambda sqrt(n_i) / |w_i|, 0) w_i
+#
+# or, where single weights are penalised (L1), the same of each of them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,19 +16,19 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from objectives.compression.proximal import left
 from objectives.device import on_device
 from objectives.errors import NonNegativeFloat, UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
+from objectives.pruning.reconstruction import left
+from objectives.pruning.staged_method import StagedMethod
+from objectives.pruning.staged_search import staged_search
 from objectives.search_method import Outcome
-from objectives.staged_method import StagedMethod
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.linears import AXES
 from objectives.training.computed_weights import unit_parts
 from objectives.training.stage_training import Masks, StageTraining
 from objectives.training.stages import RECOVER, Stage
-from objectives.weights.independent import staged_search
 
 Of = Literal["units", "weights"]
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from objectives.problem import Problem
-from objectives.strategies.importance import first_order_of_student
-from objectives.strategies.one_shot import OneShot
-from objectives.strategies.ranking import per_cost
+from objectives.pruning.importance import first_order_of_student, per_cost
+from objectives.pruning.one_shot import OneShot
 
 
 @dataclass(frozen=True, kw_only=True)

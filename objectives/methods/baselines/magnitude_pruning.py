@@ -3,14 +3,14 @@
 A unit's weights are those that cutting it removes. The mean of what they are worth lets units of
 different sizes compete: of w^2 (its root), or of what the loss is thought to change by without a
 weight, to the first or the second order:
-
-    magnitude    w^2
-    sensitivity  |g w|            g the gradient of the task's loss on the alpha split
-    curvature    h w^2 / 2        h the diagonal of its Hessian (optimal brain damage, LeCun 1990),
-                                  by the empirical Fisher information: sums over batches, squared
-
-With `sparsity` single weights go as well, by the same scores: they are 0, and stay 0 in training.
 """
+
+#     magnitude    w^2
+#     sensitivity  |g w|            g the gradient of the task's loss on the alpha split
+#     curvature    h w^2 / 2        h the diagonal of its Hessian (optimal brain damage, LeCun
+#                                   1990), by the empirical Fisher information
+#
+# With `sparsity` single weights go as well, by the same scores: they are 0, and stay 0 in training.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from torch import Tensor
 from objectives.device import to_device
 from objectives.errors import ShareBelowOne, UserError
 from objectives.problem import Problem
-from objectives.strategies.one_shot import ScopedOneShot
+from objectives.pruning.one_shot import ScopedOneShot
 from objectives.students.bert.architecture import BertArchitecture, BertShape, units_of
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.linears import AXES, LINEARS
@@ -77,20 +77,20 @@ class MagnitudePruning(ScopedOneShot):
             return student
         state = student.state_dict()
         worth = {**state, **weight_scores(problem, self.criterion)}
-        model, scored = (cut(own, student.config, architecture) for own in (state, worth))
-        own, scored_by = dict(model.named_parameters()), dict(scored.named_parameters())
-        pairs = [(own[n].data, scored_by[n].data) for n in names(problem.shape) if n in own]
-        scores = torch.cat([own.flatten() for _, own in pairs])
+        model, scored = (cut(values, student.config, architecture) for values in (state, worth))
+        weights, scored_by = dict(model.named_parameters()), dict(scored.named_parameters())
+        pairs = [(weights[n].data, scored_by[n].data) for n in names(problem.shape) if n in weights]
+        scores = torch.cat([score.flatten() for _, score in pairs])
         least = scores.topk(round(self.sparsity * len(scores)), largest=False).indices
         stays = torch.ones_like(scores, dtype=torch.bool).index_fill_(0, least, False)
         parts = stays.split([weight.numel() for weight, _ in pairs])
-        for (weight, _), own in zip(pairs, parts, strict=True):
-            weight.mul_(own.view_as(weight))
+        for (weight, _), weights in zip(pairs, parts, strict=True):
+            weight.mul_(weights.view_as(weight))
         return to_device(model, problem.device)
 
 
 def weight_scores(problem: Problem, criterion: Criterion) -> dict[str, Tensor]:
-    """What each weight of the student's layers is worth, by its name; worked out once a launch."""
+    """Scores of the weights of the student's layers, by name; their gradients are made once."""
     weights = {name: problem.student.get_parameter(name).detach() for name in names(problem.shape)}
     if criterion == "magnitude":
         return {name: weight.square() for name, weight in weights.items()}
@@ -101,21 +101,20 @@ def weight_scores(problem: Problem, criterion: Criterion) -> dict[str, Tensor]:
 
 
 def names(shape: BertShape) -> list[str]:
-    """Of the weights of the layers."""
-    own = [f"{linear.name}.weight" for linear in LINEARS]
-    return [f"bert.encoder.layer.{n}.{name}" for n in range(shape.layers) for name in own]
+    """Names of the weights of the layers."""
+    in_layer = [f"{linear.name}.weight" for linear in LINEARS]
+    return [f"bert.encoder.layer.{n}.{name}" for n in range(shape.layers) for name in in_layer]
 
 
 def _gradients(problem: Problem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Of the mean loss on the alpha split, and the mean square of those of its rows, which is that
-    of sums over batches where rows are independent."""
+    """Gradients of the mean loss on the alpha split, and mean squares of those of its rows."""
     population, rows = Population.of([problem.student]), len(problem.alpha)
-    own = {name: population.weights[name] for name in names(problem.shape)}
-    first, second = ({n: torch.zeros_like(w[0]) for n, w in own.items()} for _ in range(2))
+    weights = {name: population.weights[name] for name in names(problem.shape)}
+    first, second = ({n: torch.zeros_like(w[0]) for n, w in weights.items()} for _ in range(2))
     for batch in problem.alpha.in_order(_BATCH_SIZE, problem.device):
         loss = sequence_losses(population.logits(batch), batch.labels).sum()
-        found = torch.autograd.grad(loss, list(own.values()))
-        for name, (gradient,) in zip(own, found, strict=True):
+        gradients = torch.autograd.grad(loss, list(weights.values()))
+        for name, (gradient,) in zip(weights, gradients, strict=True):
             first[name] += gradient / rows
             second[name] += gradient.square() / rows
     return first, second
@@ -130,12 +129,12 @@ def means_over_units(scores: Mapping[str, Tensor], shape: BertShape) -> dict[str
         units, sets = units_of(shape, space), [AXES[space]]
         if space == "input_qkv":
             units, sets = units[1:], [(axis,) for axis in AXES[space]]
-        found = []
+        means = []
         for axes in sets:
             parts = unit_parts(alone, layer, axes, prod(units))
             total = torch.stack([part.sum((0, 2, 3)) for part in parts]).sum(0)
-            found.append(total.view(units) / sum(part[0, 0].numel() for part in parts))
-        return torch.stack(found) if len(sets) > 1 else found[0]
+            means.append(total.view(units) / sum(part[0, 0].numel() for part in parts))
+        return torch.stack(means) if len(sets) > 1 else means[0]
 
     layers = range(shape.layers)
     return {s: torch.stack([mean(layer, s) for layer in layers]).cpu() for s in AXES}

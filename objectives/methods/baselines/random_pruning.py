@@ -11,7 +11,7 @@ from torch import Tensor
 
 from objectives.errors import NonNegativeInt, check_ranges
 from objectives.problem import Problem
-from objectives.strategies.one_shot import ScopedOneShot
+from objectives.pruning.one_shot import ScopedOneShot
 from objectives.students.bert.architecture import SPACES, units_of
 
 

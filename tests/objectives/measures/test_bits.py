@@ -13,12 +13,12 @@ from transformers import BertConfig, BertForSequenceClassification
 from objectives.measures.bits import BitOps, Bytes, bytes_of
 from objectives.measures.cost import Flops, Params
 from objectives.measures.evaluate import count_parameters
+from objectives.methods.binary_bert import in_halves
 from objectives.problem import Problem
 from objectives.students.bert.architecture import FULL_BITS, SPACES, BertArchitecture
 from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.packing import WEIGHT_BITS
 from objectives.students.bert.quantising import keep_pieces, quantised
-from objectives.students.bert.splitting import in_halves
 from tests.conftest import TINY
 from tests.objectives.hypothesis_strategies import architectures
 

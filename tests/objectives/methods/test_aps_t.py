@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from maskfront import ApsT, UserError
-from objectives.methods.widths import aps_t
-from objectives.methods.widths.aps_t import _Search
+from objectives.methods import aps_t
+from objectives.methods.aps_t import Projections, _Search
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.stages import Stage
-from objectives.weights.projections import Projections
 from tests.conftest import TINY
 from tests.objectives.conformance import (
     PruningConformance,

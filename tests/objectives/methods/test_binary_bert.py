@@ -12,8 +12,8 @@ from objectives.measures.bits import bytes_of
 from objectives.methods.binary_bert import BinaryBert
 from objectives.methods.ternary_bert import TernaryBert
 from objectives.problem import Problem
+from objectives.pruning.staged_method import StagedMethod
 from objectives.search_method import SearchResult
-from objectives.staged_method import Staged
 from objectives.students.bert.packing import PackedLinear
 from objectives.training.stages import Stage
 from tests.conftest import TINY
@@ -24,8 +24,8 @@ from tests.objectives.conformance import (
     run,
     search_alone,
 )
-from tests.objectives.strategies.test_few_bits import far
-from tests.objectives.weights.test_independent import fuse_as_a_gpu_does
+from tests.objectives.pruning.test_few_bits import far
+from tests.objectives.pruning.test_staged_search import fuse_as_a_gpu_does
 
 TERNARY = Stage(name="ternary", epochs=0.5, learning_rate=1e-3, quantised=True)
 BINARY = replace(TERNARY, name="binary")
@@ -65,7 +65,7 @@ def test_splitting_ends_better_than_binary_from_the_start(problem: Problem) -> N
     common = {"batch_size": 16, "embedding_bits": 8}
     learn = Stage(name="binary", epochs=6, learning_rate=3e-3, quantised=True)
     halves = (replace(learn, name="ternary", epochs=3), replace(learn, epochs=3))
-    arms: tuple[Staged, Staged] = (
+    arms: tuple[StagedMethod, StagedMethod] = (
         TernaryBert(weight_bits=1, stages=(learn,), **common),  # type: ignore[arg-type]
         BinaryBert(stages=halves, tolerance=0.1, **common),  # type: ignore[arg-type]
     )

@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.compression.proximal import descended
-from objectives.compression.reconstruction import least, reconstructed
-from objectives.compression.side_by_side import Pair
 from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.problem import Problem
+from objectives.pruning.reconstruction import descended, least, reconstructed
+from objectives.pruning.side_by_side import Pair
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.training.stages import Stage

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from objectives.compression.reconstruction import _factors, reconstructed
 from objectives.errors import UserError
 from objectives.measures.budget import discretise
 from objectives.measures.evaluate import predict
 from objectives.methods.fisher_pruning import FisherPruning, rearranged
 from objectives.problem import Problem
-from objectives.strategies.importance import (
+from objectives.pruning.importance import (
     fisher_blocks_of_student,
     importance_of_student,
     row_gradients,
 )
+from objectives.pruning.reconstruction import _factors, reconstructed
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.training.population import Population

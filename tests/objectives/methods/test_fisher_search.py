@@ -16,7 +16,7 @@ from objectives.measures.latency import Conditions, Latency
 from objectives.measures.measured import measured_costs
 from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
-from objectives.strategies.importance import importance_of_student
+from objectives.pruning.importance import importance_of_student
 from objectives.students.bert.cutting import cut
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from objectives.compression.proximal import left
 from objectives.errors import UserError
 from objectives.methods.baselines.group_lasso import GroupLasso, Shrinking
 from objectives.problem import Problem
+from objectives.pruning.reconstruction import left
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.linears import AXES

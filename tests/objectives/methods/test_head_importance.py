@@ -15,7 +15,7 @@ from torch.nn import functional
 from objectives.methods.baselines.head_importance import HeadImportance
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.problem import Problem
-from objectives.strategies.importance import first_order_of_student
+from objectives.pruning.importance import first_order_of_student
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.training.population import Population
@@ -85,7 +85,7 @@ def test_it_does_not_depend_on_the_batch_size(
 ) -> None:
     importance = []
     for size in (5, 64):
-        monkeypatch.setattr("objectives.strategies.importance._BATCH_SIZE", size)
+        monkeypatch.setattr("objectives.pruning.importance._BATCH_SIZE", size)
         importance.append(first_order_of_student(replace(problem), ("heads",))["heads"])
     torch.testing.assert_close(importance[0], importance[1], atol=1e-7, rtol=1e-3)
 

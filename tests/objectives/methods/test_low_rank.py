@@ -19,12 +19,8 @@ from objectives.measures.budget import Budget
 from objectives.measures.cost import Flops
 from objectives.measures.latency import Conditions, Latency
 from objectives.measures.measured import measured_costs
-from objectives.methods.baselines.low_rank import LowRank
-from objectives.methods.polish import Polish
-from objectives.problem import Problem
-from objectives.search_method import SearchFailure, SearchResult
-from objectives.strategies.importance import directions
-from objectives.strategies.low_rank import (
+from objectives.methods.baselines.low_rank import (
+    LowRank,
     Place,
     Spectrum,
     factored,
@@ -32,6 +28,10 @@ from objectives.strategies.low_rank import (
     spectra,
     with_ranks,
 )
+from objectives.methods.polish import Polish
+from objectives.problem import Problem
+from objectives.pruning.importance import directions
+from objectives.search_method import SearchFailure, SearchResult
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.exporting import plain_bert

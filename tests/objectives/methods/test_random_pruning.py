@@ -13,7 +13,7 @@ from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.mrem import Mrem
 from objectives.problem import Problem
-from objectives.strategies.ranking import evenly
+from objectives.pruning.importance import evenly
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, logits_of, search_alone

@@ -21,6 +21,8 @@ from objectives.measures.evaluate import count_parameters, predict
 from objectives.methods.polish import Polish
 from objectives.methods.sandwich import Sandwich
 from objectives.problem import Problem
+from objectives.pruning import staged_search as independent
+from objectives.pruning.staged_search import Chosen
 from objectives.search_method import SearchResult
 from objectives.students.bert.architecture import BertArchitecture, sandwich
 from objectives.students.bert.cutting import cut
@@ -31,8 +33,6 @@ from objectives.students.cells.genotype import Genotype
 from objectives.text.data import Batch
 from objectives.training.population import Population, Trace, in_order
 from objectives.training.stages import Stage
-from objectives.weights import independent
-from objectives.weights.alpha import Chosen
 from tests.conftest import TINY, config_of
 from tests.objectives.conformance import (
     TRAINED_ATOL,

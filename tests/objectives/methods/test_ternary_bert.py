@@ -18,7 +18,7 @@ from objectives.training.population import Population, Trace
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import PruningConformance, search_alone
-from tests.objectives.strategies.test_few_bits import far
+from tests.objectives.pruning.test_few_bits import far
 
 INSIDE = Stage(name="inside", epochs=0.5, learning_rate=1e-3, loss="intermediate", quantised=True)
 SAID = Stage(name="said", epochs=0.5, learning_rate=1e-3, quantised=True)

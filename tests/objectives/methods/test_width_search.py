@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from objectives.errors import UserError
-from objectives.methods.widths.width_search import WidthAlpha, WidthSearch
+from objectives.methods.width_search import WidthAlpha, WidthSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
 from objectives.students.bert.architecture import BertArchitecture

@@ -15,7 +15,7 @@ from objectives.device import matmul_dtype, multiplies_bfloat16
 from objectives.errors import UserError
 from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
-from objectives.methods.widths.width_search import WidthSearch
+from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.architecture import units_of

@@ -23,7 +23,7 @@ from maskfront import (
     polish,
 )
 from objectives.methods import polish as methods_polish
-from objectives.weights.inherited import inherited
+from objectives.methods.polish import inherited
 from orchestrator.command.polishing import _loss
 from orchestrator.study_file import load_study, load_study_of
 from orchestrator.workers import claims

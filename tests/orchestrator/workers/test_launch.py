@@ -30,7 +30,7 @@ from objectives.errors import UserError
 from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
 from objectives.methods.mask_search import MaskSearch
-from objectives.methods.widths.width_search import WidthSearch
+from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult

@@ -25,6 +25,7 @@ from objectives.delivery.classify import Classifier
 from objectives.engines import onnx_model
 from objectives.engines.onnx_model import open_session, run_session
 from objectives.errors import UserError
+from objectives.methods.binary_bert import in_halves
 from objectives.methods.mask_search import MaskSearch
 from objectives.problem import Problem
 from objectives.students.bert import BERT
@@ -32,7 +33,6 @@ from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import quantised
-from objectives.students.bert.splitting import in_halves
 from objectives.text.task import Task
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench

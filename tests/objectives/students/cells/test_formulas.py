@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.measured import measured_flops
+from objectives.methods.cells.auto_bert_zero.layer_space import LayerSpace
 from objectives.students.cells.formulas import (
     INPUTS,
     OPERANDS,
@@ -25,7 +26,6 @@ from objectives.students.cells.formulas import (
 )
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
-from objectives.students.cells.layer_space import LayerSpace
 from tests.objectives.students.cells.known_formulas import FORMULAS
 from tests.objectives.students.cells.test_cell_classifier import cell
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from objectives.students.cells.edit_distance import edit_distance
+from objectives.methods.cells.auto_keras import edit_distance
 from objectives.students.cells.graph import COMBINATIONS, IDENTITY, NONE, Graph, Node
 from objectives.students.cells.graph_space import GraphSpace
 

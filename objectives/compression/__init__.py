@@ -1,1 +1,0 @@
-"""What is done to the weights after the units are chosen: least-squares reconstruction."""

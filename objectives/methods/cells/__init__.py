@@ -1,0 +1,1 @@
+"""Searches for cells, with their base classes and their super-net."""

@@ -1,0 +1,154 @@
+"""A super-net for all trials of a run, trained once on random graphs of the space (single path,
+uniform: Guo et al. 2020) by the teacher's answers to the train rows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from objectives.cache import content_key
+from objectives.device import to_device
+from objectives.errors import PositiveFloat, PositiveInt, UserError, check_types
+from objectives.methods.cells.learning import answers_loss, new_cell
+from objectives.methods.cells.super_net import SuperNet
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import CurvePoint, not_finite
+from objectives.students.cells.genotype import Genotype, check_operations
+from objectives.students.cells.graph import Graph
+from objectives.students.cells.graph_space import GraphSpace
+from objectives.text.data import Batch
+from objectives.training.fitting import train_cells, trainable
+
+_WEIGHTS, _CURVE, _CHECKPOINT = "net.safetensors", "curve.json", "checkpoint.safetensors"
+_FROZEN = "plain.words.0.weight"
+"""The teacher's words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedCells:
+    """The training that all trials of a run share, in place of one for each."""
+
+    space: GraphSpace
+    """Which graphs there are. The trials of a run are of it."""
+    epochs: PositiveFloat = 24
+    """Passes over the train split. > 0."""
+    learning_rate: PositiveFloat = 3e-3
+    """Peak of AdamW's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
+    batch_size: PositiveInt = 32
+    """Sequences of a step. >= 1."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_operations(self.space.operations)
+
+    def choices(self, cell: Graph) -> dict[str, Any]:
+        """The choices of a cell.
+
+        Args:
+            cell: in its canonical form.
+
+        Returns:
+            One choice of each place.
+
+        Raises:
+            UserError: for a cell that is not in the space.
+        """
+        try:
+            return self.space.choices(cell)
+        except ValueError as error:
+            raise UserError(
+                f"the graph is not in the space of the shared weights: {error}; "
+                "SharedCells.space must hold the graphs of all trials"
+            ) from error
+
+    def canonical(self, choices: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The spelling of a cell in which it is trained.
+
+        Args:
+            choices: one of each place.
+
+        Returns:
+            Those of the canonical cell.
+        """
+        if not self.space.edges:
+            return choices
+        canonical = self.space.choices(self.space.cell(choices).canonical())
+        return {**canonical, "cells": choices.get("cells", canonical["cells"])}
+
+
+class SharedNet(NamedTuple):
+    """The super-net of a run, and the curve of its training."""
+
+    net: SuperNet
+    curve: Sequence[CurvePoint]
+
+
+def new_net(space: GraphSpace, base: Genotype, problem: Problem, seed: int) -> SuperNet:
+    """A new super-net of the sizes of a genotype without operations."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = SuperNet(space, new_cell(base, problem))
+    return to_device(net, problem.device)
+
+
+def shared_net(
+    shared: SharedCells, base: Genotype, problem: Problem, progress: Progress, *, seed: int
+) -> SharedNet:
+    """The super-net of a run, of the sizes of a genotype without operations: trained if the run has
+    none, read once a launch. A killed training goes on from its last pass over the train rows."""
+    # Raises FloatingPointError if a loss is not finite.
+    ingredients: Mapping[str, object] = {**asdict(shared), **base.config(), "seed": seed}
+
+    def make(folder: Path, begun: Path) -> None:
+        net = new_net(shared.space, base, problem, seed)
+        curve = _trained(net, shared, problem, progress, seed, begun / _CHECKPOINT)
+        weights = {name: w.contiguous() for name, w in net.state_dict().items() if name != _FROZEN}
+        save_file(weights, folder / _WEIGHTS)
+        (folder / _CURVE).write_text(json.dumps(curve))
+
+    def read() -> SharedNet:
+        folder = problem.cached("super-net", ingredients, make)
+        net = new_net(shared.space, base, problem, seed)
+        net.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # words are frozen
+        net.train(False)
+        return SharedNet(net, json.loads((folder / _CURVE).read_text()))
+
+    return problem.once(("super-net", content_key(ingredients)), read)
+
+
+def _trained(
+    net: SuperNet,
+    shared: SharedCells,
+    problem: Problem,
+    progress: Progress,
+    seed: int,
+    checkpoint: Path,
+) -> list[CurvePoint]:
+    def loss(batch: Batch, step: int) -> Tensor:
+        drawn = shared.canonical(shared.space.drawn(Random(f"{seed} {step}")))  # as trials' are
+        weights = shared.space.one_hot(drawn)
+        return answers_loss(net(batch.inputs, weights).logits, batch, problem)
+
+    net.train()
+    curve = train_cells(
+        problem,
+        trainable(net),
+        loss,
+        epochs=shared.epochs,
+        learning_rate=shared.learning_rate,
+        batch_size=shared.batch_size,
+        seed=seed,
+        progress=progress,
+        stage="super-net",
+        checkpoint=checkpoint,
+    )
+    if failure := not_finite(0, curve):
+        raise FloatingPointError(failure.reason)
+    return curve

@@ -1,0 +1,279 @@
+"""Train one student, whose units are ordered, at several sizes a step."""
+
+# Each step draws some sizes, from the smallest to the whole, each for rows of its own, and adds up
+# their losses (after DynaBERT, Hou et al. 2020, and MatFormer, Devvrit et al. 2024, whose sizes
+# share their rows; commit 4a646a4 has both). What is trained is one student, kept for all trials of
+# a run; a model of any size is cut from it. On a CPU the sizes of a step are slices, one after
+# another; on a GPU they are one batch, each row under the masks of its size, which is the same but
+# for rounding.
+#
+# A size may compute in few bits that are drawn with it (after MatQuant, Nair et al. 2025): weights
+# and embeddings in these, what enters the weights in 8, and gradients pass the rounding as if there
+# were none. As a row's scale is that of its own slice, the sizes are then slices on a GPU, too.
+
+import copy
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BertForSequenceClassification
+from transformers.models.bert.modeling_bert import BertEmbeddings
+
+from objectives.cache import content_key
+from objectives.checkpoint import read_checkpoint, write_checkpoint
+from objectives.device import to_device
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.pruning.slices import Model, Order, row_masks, sliced, smaller
+from objectives.search_method import CurvePoint, not_finite
+from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
+from objectives.students.bert.quantising import round_embeddings
+from objectives.text.data import Batch
+from objectives.training.population import EMBEDDINGS, Population, Trace
+from objectives.training.stage_training import StageTraining, steps_in
+from objectives.training.stages import Stage
+from objectives.training.teacher_states import keep_states
+
+INPUTS = 8
+"""Bits of what enters weights of few."""
+_LOSSES, _DRAWS = "losses", "draws"
+_WEIGHTS, _CURVE, _CHECKPOINT = "model.safetensors", "curve.json", "checkpoint.safetensors"
+_POINTS = 200
+"""Rows at most of the training's learning curve, which each trial keeps."""
+
+
+class SharedStudent(NamedTuple):
+    """The student of a run that was trained at many sizes, and the curve of its training."""
+
+    model: BertForSequenceClassification
+    curve: Sequence[CurvePoint]
+
+
+def shared_student(
+    problem: Problem,
+    ingredients: Mapping[str, object],
+    prepare: Callable[[], "ElasticTraining"],
+    progress: Progress,
+) -> SharedStudent:
+    """The student of a run: trained if the run has none, read once a launch."""
+    # `ingredients` are all that decides it beside the problem, as JSON; `prepare` makes its
+    # training. Raises FloatingPointError if a loss is not finite.
+
+    def make(folder: Path, begun: Path) -> None:
+        training = prepare()
+        training.run(progress, begun / _CHECKPOINT)
+        weights = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
+        save_file(
+            {name: weight.contiguous() for name, weight in weights.items()}, folder / _WEIGHTS
+        )
+        curve = training.training.curves()[0]
+        (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
+
+    def read() -> SharedStudent:
+        folder = problem.cached("elastic", ingredients, make)
+        student = copy.deepcopy(problem.student)
+        student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
+        curve = json.loads((folder / _CURVE).read_text())
+        return SharedStudent(to_device(student, problem.device), curve)
+
+    return problem.once(("elastic", content_key(ingredients)), read)
+
+
+def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
+    """The rows of a batch whose turn it is."""
+    return Batch(**{field.name: getattr(batch, field.name)[turn::turns] for field in fields(batch)})
+
+
+def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:
+    return trace and Trace(
+        hidden=[hidden_KBSD[:, turn::turns] for hidden_KBSD in trace.hidden],
+        kept=[kept_KB if kept_KB is None else kept_KB[:, turn::turns] for kept_KB in trace.kept],
+    )
+
+
+class ElasticTraining:
+    """The training of a student at many sizes."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        order: Order,
+        models: Sequence[Model],
+        stage: Stage,
+        *,
+        sizes: int,
+        batch_size: int,
+        seed: int,
+        dtype: torch.dtype,
+        taught_by: Mapping[Model, Model] | None = None,
+        bits: Sequence[int] = (),
+    ):
+        """`models` are those that a step draws from, by rising size; the last one is whole. Each of
+        the `sizes` of a step has `batch_size` rows."""
+        # `taught_by` names for each model that of the student, as it is before the training, which
+        # it learns from in place of the teacher. `bits` are those that are drawn for each size;
+        # none: it computes in float32.
+        self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
+        student = copy.deepcopy(problem.student)
+        student.load_state_dict(order.applied(problem.student.state_dict()))
+        self.population, self.taught_by = Population.of([student], dtype), taught_by
+        self.whole = Population.of([student], dtype) if taught_by else None
+        self.training = StageTraining(
+            problem,
+            [0],
+            self.population,
+            stage,
+            [stage.learning_rate],
+            None,
+            batch_size=sizes * batch_size,
+            seed=seed,
+        )
+        self._draws = np.random.default_rng(seed)
+        self.bits = bits
+        self._rounded = {few: _rounded(student, order, few) for few in bits if few < FULL_BITS}
+
+    def run(self, progress: Progress, checkpoint: Path) -> None:
+        """Train to the end, from the `checkpoint` on if there is such a file: after each pass over
+        the train rows one can go on from there as if nothing had happened."""
+        # Raises FloatingPointError after a pass in which a loss was not finite.
+        if self.training.stage.loss == "prediction+hidden" and self.whole is None:
+            keep_states(self.problem, self.population.matmul_dtype, progress)
+        done = self._resume(checkpoint, progress)
+        an_epoch = steps_in(1, self.problem, self.training.batch_size)
+        for step, batch in enumerate(self.training.batches(0, progress, done), start=done + 1):
+            self.step(batch, self.draw(), self.draw_bits())
+            progress.advance()
+            if step % an_epoch == 0 or step == self.training.steps:
+                self._write(checkpoint)
+
+    def _write(self, checkpoint: Path) -> None:
+        losses = torch.cat([row["loss"] for row in self.training.measured])
+        if failure := not_finite(0, self.training.curves()[0]):
+            raise FloatingPointError(failure.reason)
+        tensors = {**self.training.optimizer.state(), _LOSSES: losses}
+        write_checkpoint(checkpoint, tensors, {_DRAWS: self._draws.bit_generator.state})
+
+    def _resume(self, checkpoint: Path, progress: Progress) -> int:
+        """Go on from a checkpoint; the steps that are done there, none where there is none."""
+        optimizer = self.training.optimizer
+        resumed = read_checkpoint(checkpoint, optimizer.state(), progress.note)
+        if resumed is None:
+            return 0
+        tensors, state = resumed
+        losses = tensors[_LOSSES].to(self.problem.device)
+        optimizer.resume(tensors, len(losses))
+        self.training.measured = [{"loss": loss} for loss in losses.split(1)]
+        self._draws.bit_generator.state = state[_DRAWS]
+        return len(losses)
+
+    def draw(self) -> list[Model]:
+        """The sizes of a step: one of each of as many equal parts of `models`."""
+        parts = (np.arange(self.sizes) + self._draws.random(self.sizes)) / self.sizes
+        return [self.models[int(part * len(self.models))] for part in parts]
+
+    def draw_bits(self) -> list[int]:
+        """The bits of each size of a step, all as often; none where there are none to draw from."""
+        return self._draws.choice(self.bits, self.sizes).tolist() if self.bits else []
+
+    def step(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> None:
+        losses = self.gradients(batch, drawn, bits)
+        self.training.optimizer.step()
+        self.training.measured.append({"loss": losses.mean()[None]})
+
+    def gradients(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> Tensor:
+        """Set the gradient of the mean loss over these sizes, each in so many bits, which share the
+        rows out; the loss of each, (sizes,)."""
+        drawn, bits = drawn[: len(batch.rows)], bits[: len(batch.rows)]
+        parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
+        if bits or self.problem.device == "cpu":
+            weights = self.population.weights
+            gradients = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+            each = zip(drawn, parts, bits or [FULL_BITS] * len(drawn), strict=True)
+            losses = [self._of_one(*arguments, len(drawn), gradients) for arguments in each]
+            for name, weight in weights.items():
+                weight.grad = gradients[name]
+            return torch.cat(losses)
+        of_all = self._of_all(batch, drawn, parts)
+        of_all.mean().backward()
+        return of_all.detach()
+
+    def _of_one(
+        self, model: Model, batch: Batch, bits: int, sizes: int, whole: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Add the gradient of one of the sizes, sliced, to the `whole`; its loss, (1,)."""
+        student = self.sized(model, bits)
+        trace, teacher, wanted = self._taught(batch, [model])
+        logits = student.logits(batch, trace=trace)
+        loss = self.training.compared(logits, trace, teacher, batch, wanted)
+        (loss / sizes).backward()
+        for name, part in sliced(whole, model).items():
+            if (
+                gradient := student.weights[name].grad
+            ) is not None:  # a layer without heads has none
+                part += gradient
+        return loss.detach()
+
+    def sized(self, model: Model, bits: int) -> Population:
+        """A student of one size that computes in so many bits, as the model that is cut from it."""
+        if bits == FULL_BITS:
+            return smaller(self.population, model)
+        rounding, embeddings = self._rounded[bits]
+        return replace(smaller(self.population, model, (rounding,)), embeddings=embeddings)
+
+    def _of_all(self, batch: Batch, drawn: Sequence[Model], parts: Sequence[Batch]) -> Tensor:
+        """The loss of each of the sizes, (sizes,), masked in one pass."""
+        student, teacher, wanted = self._taught(batch, drawn)
+        turns = len(drawn)
+        masks = self._row_masks(drawn, batch)
+        logits = self.population.logits(batch, trace=student, row_masks=masks)
+        losses = [
+            self.training.compared(
+                logits[:, turn::turns],
+                _rows_of_trace(student, turn, turns),
+                _rows_of_trace(teacher, turn, turns),
+                part,
+                wanted[turn::turns],
+            )
+            for turn, part in enumerate(parts)
+        ]
+        return torch.cat(losses)
+
+    def _row_masks(self, drawn: Sequence[Model], batch: Batch) -> dict[str, Tensor]:
+        (widths,) = self.population.widths
+        return row_masks(drawn, widths, len(batch.rows), self.problem.device)
+
+    def _taught(
+        self, batch: Batch, drawn: Sequence[Model]
+    ) -> tuple[Trace | None, Trace | None, Tensor]:
+        """For models that take turns on the rows of a batch: a trace for them to fill, that of who
+        teaches them, and its logits, (B, C)."""
+        if self.whole is None or self.taught_by is None:
+            return *self.training.traces(batch), self.problem.teacher_logits[batch.rows]
+        traced = self.training.stage.loss != "prediction"
+        student, teacher = (Trace(with_scores=False) if traced else None for _ in range(2))
+        masks = self._row_masks([self.taught_by[model] for model in drawn], batch)
+        with torch.no_grad():
+            (logits_BC,) = self.whole.logits(batch, trace=teacher, row_masks=masks)
+        return student, teacher, logits_BC
+
+    def state(self) -> dict[str, Tensor]:
+        """The state of the whole student, its units where they were."""
+        return self.order.reverse.applied(self.training.state(0))
+
+
+def _rounded(
+    student: BertForSequenceClassification, order: Order, bits: int
+) -> tuple[BertArchitecture, BertEmbeddings]:
+    """How a student of so many bits rounds its weights, and its embeddings, rounded."""
+    model, layers = copy.deepcopy(student), order.shape.layers
+    round_embeddings(model, bits)
+    full = BertArchitecture.full(order.shape)
+    rounding = full.with_bits([bits] * layers, [INPUTS] * layers, bits)
+    return rounding, Population.of([model]).embeddings

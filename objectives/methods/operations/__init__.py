@@ -1,1 +1,0 @@
-"""Methods that search for operations: cells chosen by a super-net."""

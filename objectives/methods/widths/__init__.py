@@ -1,1 +1,0 @@
-"""Searches for the widths of the layers, trained together with the student."""

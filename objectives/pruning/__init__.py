@@ -1,0 +1,1 @@
+"""Cut a BERT to a budget: base classes, scores of units, the stages, reconstruction."""

@@ -1,0 +1,219 @@
+"""The score of a unit: Fisher information of its mask (Kwon et al. 2022)."""
+
+# Two kinds of squares. Of the *loss* on the labels: the empirical Fisher information, as the paper
+# has it; a sequence that the model is sure of counts for next to nothing. Of the *logits*: the
+# diagonal of the Gauss-Newton matrix of their squared error, how far the answer moves when the unit
+# closes, whether or not it was right; it needs no labels.
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import BertForSequenceClassification
+
+from objectives.measures.budget import places
+from objectives.measures.cost import Cost
+from objectives.problem import Problem
+from objectives.students.bert.architecture import units_of
+from objectives.students.bert.cutting import shape_of
+from objectives.text.data import Batch, Split
+from objectives.training.losses import sequence_losses
+from objectives.training.population import Population
+
+# What is done to the scores of units before the highest of them stay.
+
+Scores = Mapping[str, Tensor]
+"""Of each space (layers, *units_of(shape, space)), on the CPU; higher stays."""
+
+
+def per_cost(scores: Scores, cost: Cost, power: float = 1.0) -> dict[str, Tensor]:
+    """Each score over what a unit of its kind costs, to this power."""
+    of_one = cost.of_one_unit()
+    return {space: value / of_one[space] ** power for space, value in scores.items()}
+
+
+def evenly(scores: Scores) -> dict[str, Tensor]:
+    """Rank units in each set of a layer, and give all sets equal shares; ties go to the first."""
+    return {
+        space: (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
+        for space, value in scores.items()
+    }
+
+
+Squares = Literal["loss", "logits"]
+
+RowGradients = Iterator[tuple[str, Tensor]]
+"""Of one batch after the other, and of each searched space: (B, layers, *units_of)."""
+
+_BATCH_SIZE = 32
+
+
+def row_gradients(
+    population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
+) -> dict[str, Tensor]:
+    """The gradient of each sequence at these masks, (K, layers, *units_of) of each space: (K, B,
+    layers, *units_of). In the mean of a batch they would cancel."""
+    # The logits' are those of one axis of their deviations from their mean (a shift of all changes
+    # no answer), another for each sequence in turn, scaled so that the squares of a few sequences
+    # stand for all axes.
+    rows = len(batch.rows)
+    of_each = {
+        space: mask.detach()[:, None].expand(-1, rows, *mask.shape[1:]).clone().requires_grad_()
+        for space, mask in masks.items()
+    }
+    logits = population.logits(batch, row_masks=of_each)
+    values = (
+        sequence_losses(logits, batch.labels) if squares == "loss" else along_axes(logits, batch)
+    )
+    gradients = torch.autograd.grad(values.sum(), list(of_each.values()))
+    return dict(zip(of_each, gradients, strict=True))
+
+
+def gradients_of_rows(
+    model: BertForSequenceClassification,
+    split: Split,
+    masks: Mapping[str, Tensor],
+    squares: Squares,
+    device: str,
+) -> RowGradients:
+    """The gradients of all rows at these masks, (1, layers, *units_of) of each space; a batch at a
+    time."""
+    population = Population.of([model])
+    for weight in population.weights.values():
+        weight.requires_grad_(False)
+    for batch in split.in_order(_BATCH_SIZE, device):
+        for space, gradient in row_gradients(population, batch, masks, squares).items():
+            yield space, gradient[0]
+
+
+def mean_over_rows(
+    gradients: RowGradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Mean over so many rows of a function of their gradients, (layers, *units_of) on the CPU,
+    where units are chosen."""
+    total: dict[str, Tensor] = {}
+    for space, gradient in gradients:
+        part = of_gradients(gradient).sum(0) / rows
+        total[space] = total[space] + part if space in total else part
+    return {space: value.cpu() for space, value in total.items()}
+
+
+def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
+    """Mean over so many rows of the products of any two gradients of a layer, (layers, units,
+    units) on the CPU: large, so a layer is added at a time, in place."""
+    total: dict[str, Tensor] = {}
+    for space, gradient in gradients:
+        _, layers, units = gradient.shape
+        if space not in total:
+            total[space] = gradient.new_zeros(layers, units, units)
+        for block, of_layer in zip(total[space], gradient.unbind(1), strict=True):
+            block += torch.einsum("ri,rj->ij", of_layer, of_layer) / rows
+    return {space: blocks.cpu() for space, blocks in total.items()}
+
+
+def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
+    """Mean |dL/dmask| of the student of a problem on its alpha split (Michel et al. 2019, eq. 2),
+    (layers, *units_of) each, worked out once a launch. L is the task's loss of one sequence."""
+    mean = partial(mean_over_rows, of_gradients=Tensor.abs)
+    return _worked_out_once(problem, "first order", spaces, "loss", mean)
+
+
+def importance_of_student(
+    problem: Problem, spaces: tuple[str, ...], squares: Squares
+) -> dict[str, Tensor]:
+    """Mean of the squared gradients of the student on the alpha split, worked out once a launch; of
+    a student that is some layers of its teacher those in the teacher."""
+    # (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
+    # when the unit closes.
+    mean = partial(mean_over_rows, of_gradients=Tensor.square)
+    return _worked_out_once(problem, "fisher importance", spaces, squares, mean)
+
+
+def scores_per_cost(
+    problem: Problem, spaces: tuple[str, ...], squares: Squares
+) -> dict[str, Tensor]:
+    """Importance over the cost of a unit of its kind."""
+    return per_cost(importance_of_student(problem, spaces, squares), problem.budget.cost)
+
+
+def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
+    """The Fisher information of each layer's masks of heads or ffn, (layers, units, units) on the
+    CPU: the mean over the alpha split of the products of two gradients of the loss."""
+    # Its diagonal is `importance_of_student`.
+    return _worked_out_once(problem, "fisher blocks", spaces, "loss", _mean_products)
+
+
+def _worked_out_once(
+    problem: Problem,
+    name: str,
+    spaces: tuple[str, ...],
+    squares: Squares,
+    mean: Callable[[RowGradients, int], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    # Without its neighbours a layer is fed what it never saw, until it has been trained: what its
+    # units are worth shows in the teacher.
+    layers = problem.student_layers
+    model = problem.student if layers is None else problem.teacher
+
+    def work_out() -> dict[str, Tensor]:
+        shape, device = shape_of(model.config), problem.device
+        opened = {
+            space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
+            for space in spaces
+        }
+        gradients = gradients_of_rows(model, problem.alpha, opened, squares, device)
+        means = mean(gradients, len(problem.alpha))
+        chosen_layers = slice(None) if layers is None else list(layers)
+        return {space: scores[chosen_layers] for space, scores in means.items()}
+
+    return problem.once((name, spaces, squares), work_out)
+
+
+def along_axes(logits: Tensor, batch: Batch) -> Tensor:
+    """The logits of each sequence, (..., B, C), along its axis of `directions`: (..., B)."""
+    several = batch.labels.ndim == 2
+    axes = directions(batch.rows, logits.shape[-1], several=several)
+    return (logits * axes.to(logits)).sum(-1)
+
+
+def gradients_behind(
+    modules: Sequence[nn.Module], model: BertForSequenceClassification, batches: Iterable[Batch]
+) -> Iterator[tuple[Batch, Sequence[Tensor], Sequence[Tensor]]]:
+    """Inputs of these modules, batch by batch, and the gradient of the logits, `along_axes`, with
+    respect to their outputs."""
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen[module] = inputs[0].detach(), output.requires_grad_()
+
+    hooks = [module.register_forward_hook(note) for module in modules]
+    try:
+        for batch in batches:
+            values = along_axes(model(**batch.inputs).logits, batch).sum()
+            entering, leaving = zip(*(seen[module] for module in modules), strict=True)
+            yield batch, entering, torch.autograd.grad(values, leaving)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def directions(rows: Tensor, outputs: int, *, several: bool = False) -> Tensor:
+    """For each sequence one axis of the space of its logits' differences, in turn: (B, C). Of
+    several labels, which are told by themselves, one of the logits."""
+    if outputs == 1:
+        return torch.ones(len(rows), 1, device=rows.device)
+    axes = _axes(outputs, rows.device)
+    if several:
+        axes = torch.eye(outputs, device=rows.device) * outputs**0.5
+    return axes[rows % len(axes)]
+
+
+@cache
+def _axes(outputs: int, device: torch.device) -> Tensor:
+    """Orthonormal axes of that space, (C - 1, C), times the root of C - 1: the square along one
+    stands for all."""
+    centred = torch.eye(outputs) - 1 / outputs
+    axes: Tensor = torch.linalg.qr(centred).Q.T[:-1] * (outputs - 1) ** 0.5
+    return axes.to(device)

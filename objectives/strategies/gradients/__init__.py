@@ -1,1 +1,0 @@
-"""Architecture variables that follow gradients: masks, how they move, where they start."""

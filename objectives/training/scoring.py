@@ -1,0 +1,51 @@
+"""Score the answers of candidates on the alpha split."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from objectives.measures.evaluate import EVALUATION_BATCH
+from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.text.data import Batch
+from objectives.training.losses import task_loss
+
+
+def answer_score(
+    model: Callable[[Mapping[str, Tensor]], Any], rows: Sequence[Batch], problem: Problem
+) -> float:
+    """`logits_score` of a model's answers to the inputs of rows of alpha."""
+    return logits_score(lambda batch: model(batch.inputs).logits, rows, problem)
+
+
+@torch.no_grad()
+def logits_score(
+    logits: Callable[[Batch], Tensor], rows: Sequence[Batch], problem: Problem
+) -> float:
+    """exp(-L), L being the task's loss of logits (B, C) of rows of alpha (of numbers as a share of
+    their variance); 0 where L is not a number."""
+    numbers = problem.alpha.labels
+    unit = max(float(numbers.var()), 1e-12) if problem.alpha.regression else 1.0
+    losses = [len(batch.rows) * task_loss(logits(batch)[None], batch.labels) for batch in rows]
+    loss = float(sum(losses)) / sum(len(batch.rows) for batch in rows) / unit
+    return 0.0 if math.isnan(loss) else math.exp(-loss)
+
+
+def best_of(
+    pairs: Iterable[tuple[Mapping[str, Any], float]], count: int, progress: Progress
+) -> Mapping[str, Any]:
+    """The cell of the highest score of so many; of equals the first."""
+    progress.begin("choose", count)
+    scored = []
+    for pair in pairs:
+        scored.append(pair)
+        progress.advance()
+    return max(scored, key=lambda pair: pair[1])[0]
+
+
+def all_alpha(problem: Problem) -> list[Batch]:
+    """Every row of the alpha split once."""
+    return list(problem.alpha.in_order(EVALUATION_BATCH, problem.device))

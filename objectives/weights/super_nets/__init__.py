@@ -1,1 +1,0 @@
-"""Networks that hold the weights of all cells of a space."""

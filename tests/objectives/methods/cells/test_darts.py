@@ -1,0 +1,111 @@
+"""DARTS: which operation an edge keeps, and what draws alpha to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from maskfront import Darts, UserError
+from objectives.measures.cost import Flops
+from objectives.methods.cells.choosing import hinge
+from objectives.problem import Problem
+from objectives.search_method import SearchMethod
+from objectives.students.bert.cutting import shape_of
+from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import IDENTITY, NONE
+from tests.objectives.conformance import SearchMethodConformance, search_alone
+
+QUICK = Darts(
+    width=16, nodes=2, operations=("conv3", "max3", NONE), search_epochs=1, epochs=1, batch_size=16
+)
+
+
+class TestDarts(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> SearchMethod:
+        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
+
+
+@pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_operation_that_cannot_fit_loses(order: int, problem: Problem) -> None:
+    """Positions say nothing of the words, and the only edge is all that the classifier gets."""
+    method = replace(
+        QUICK, nodes=1, operations=("positions", "conv3"), search_epochs=8, grad_rescale=0.1
+    )
+    found = search_alone(replace(method, order=order), problem)
+    assert isinstance(found.architecture, Genotype)
+    assert found.architecture.blocks == ("conv3",)
+
+
+def test_a_node_keeps_its_best_edges_and_never_nothing() -> None:
+    method = replace(QUICK, nodes=3, edges=2)
+    weights = {place: [0.1, 0.1, 0.8] for place in method.space.places}
+    weights |= {"nodes[2].operations[0]": [0.3, 0.0, 0.7], "nodes[2].operations[2]": [0.0, 0.4, 0]}
+    cell = method.derived(weights).graph
+    for node in cell.nodes[:-1]:
+        assert NONE not in node.operations
+    assert cell.nodes[2].edges == ((0, "conv3"), (2, "max3"))
+    assert {*cell.nodes[3].operations} == {IDENTITY}, "the output is the mean of all nodes"
+    assert cell.nodes[3].inputs == (1, 2, 3)
+
+
+def test_cells_that_follow_each_other_read_the_last_two() -> None:
+    method = replace(QUICK, cells=3, nodes=1, operations=("conv3", NONE))
+    cell = method.derived({place: [1.0, 0.0] for place in method.space.places}).graph
+    assert [name for node in cell.nodes for name in node.operations].count("conv3") == 6
+
+
+def test_the_hinge_draws_to_the_band_from_both_sides(problem: Problem) -> None:
+    whole = Flops(shape_of(problem.teacher.config), problem.seq_len).full
+    for share, wanted in ((1.0, 1.0), (0.25, -1.0), (0.46, 0.0), (0.54, 0.0)):
+        flops = torch.tensor(share * whole, requires_grad=True)
+        loss = 2.0 * hinge(flops, 0.5, 0.1, problem)
+        loss.backward()
+        assert flops.grad is not None
+        assert np.sign(flops.grad.item()) == wanted
+        assert loss.item() == pytest.approx(abs(wanted) * 2.0 * np.log(2), abs=1e-6)
+
+
+def test_a_small_target_makes_cheap_cells(problem: Problem) -> None:
+    method = replace(QUICK, operations=("conv3", "max3"), search_epochs=4, grad_rescale=0.1)
+    cheap = search_alone(
+        replace(method, target_ratio=1e-4, tolerance=0.0, flops_weight=100.0), problem
+    )
+    assert isinstance(cheap.architecture, Genotype)
+    assert set(cheap.architecture.blocks) == {"max3"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"operations": (NONE,)}, r"Darts\.operations leaves nothing to choose"),
+        ({"operations": ("conv3",)}, r"Darts\.operations leaves nothing to choose"),
+        ({"operations": ("konv3", NONE)}, "there is no operation 'konv3'"),
+        ({"order": 3}, "order is 3; it must be one of 1, 2"),
+        ({"edges": 0}, "edges is 0"),
+        ({"width": 17}, "width is 17"),
+        ({"nodes": 0}, "nodes is 0"),
+        ({"cells": 0}, r"cells is \(0,\)|inputs is 0"),
+        ({"operations": None, "recurrent": True, "cells": 2}, "cells is 2; it must be 1 where"),
+        ({"recurrent": True}, "operation 'conv3' reads other tokens"),
+        ({"target_ratio": 0.0}, "target_ratio is 0.0"),
+    ],
+)
+def test_bad_settings_are_one_line(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        replace(QUICK, **wrong)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_recurrent_cells_choose_activations(problem: Problem) -> None:
+    method = replace(QUICK, order=2, operations=None, recurrent=True, search_epochs=0.2)
+    found = search_alone(method, problem).architecture
+    assert isinstance(found, Genotype)
+    assert found.recurrent
+    assert set(found.blocks) <= {"tanh", "relu", "sigmoid", "linear"}
+    assert len(found.blocks) == method.nodes

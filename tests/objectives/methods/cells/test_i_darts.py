@@ -1,0 +1,72 @@
+"""I-DARTS: all that may enter a node competes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from maskfront import IDarts, UserError
+from objectives.problem import Problem
+from objectives.search_method import SearchMethod
+from objectives.strategies.soft_choices import SoftChoices, SoftSettings
+from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import NONE
+from tests.objectives.conformance import SearchMethodConformance, search_alone
+
+QUICK = IDarts(
+    width=16, nodes=2, operations=("conv3", "max3", NONE), search_epochs=1, epochs=1, batch_size=16
+)
+
+
+class TestIDarts(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> SearchMethod:
+        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
+
+
+def test_all_that_enters_a_node_adds_up_to_one() -> None:
+    method = replace(QUICK, nodes=3)
+    soft = SoftChoices(method.space.places, 0, SoftSettings(together=method.together))
+    weights = soft.weights()
+    assert sum(map(len, method.together)) == len(weights) == 1 + 2 + 3
+    for places in method.together:
+        assert sum(float(weights[place].detach().sum()) for place in places) == pytest.approx(1)
+
+
+def test_two_operations_on_one_state_may_stay() -> None:
+    weights = {
+        "nodes[0].operations[0]": [0.2, 0.3, 0.5],
+        "nodes[1].operations[0]": [0.1, 0.1, 0.4],
+        "nodes[1].operations[1]": [0.2, 0.15, 0.05],
+    }
+    cell = replace(QUICK, pairs=2).derived(weights).graph
+    assert cell.nodes[0].edges == ((0, "conv3"), (0, "max3"))
+    assert cell.nodes[1].edges == ((1, "conv3"), (1, "max3"))
+    one = QUICK.derived(weights).graph
+    assert [node.edges for node in one.nodes[:2]] == [((0, "max3"),), ((1, "conv3"),)]
+
+
+def test_an_operation_that_cannot_fit_loses(problem: Problem) -> None:
+    method = replace(
+        QUICK, nodes=1, operations=("positions", "conv3"), search_epochs=8, grad_rescale=0.1
+    )
+    found = search_alone(method, problem).architecture
+    assert isinstance(found, Genotype)
+    assert found.blocks == ("conv3",)
+
+
+def test_more_pairs_than_operations_are_refused() -> None:
+    with pytest.raises(UserError, match="pairs is 3; it must be 1 to 2"):
+        replace(QUICK, pairs=3)
+
+
+@pytest.mark.slow
+def test_recurrent_cells_choose_activations(problem: Problem) -> None:
+    method = replace(QUICK, operations=None, recurrent=True, search_epochs=0.2)
+    found = search_alone(method, problem).architecture
+    assert isinstance(found, Genotype)
+    assert found.recurrent
+    assert set(found.blocks) <= {"tanh", "relu", "sigmoid", "linear"}
+    assert len(found.blocks) == method.nodes

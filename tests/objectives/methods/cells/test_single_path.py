@@ -1,0 +1,93 @@
+"""Single path one-shot: one super-net for all trials, and a search that trains nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from maskfront import SinglePath
+from objectives.measures.measured import measured_flops
+from objectives.methods.cells.choosing import scored
+from objectives.methods.cells.single_path import Searcher
+from objectives.problem import Problem
+from objectives.search_method import SearchMethod
+from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import IDENTITY
+from objectives.training.scoring import all_alpha
+from tests.objectives.conformance import (
+    RecordingProgress,
+    SearchMethodConformance,
+    run,
+    search_alone,
+)
+
+QUICK = SinglePath(
+    **{"width": 16, "nodes": 1, "operations": ("conv3", "max3", IDENTITY), "batch_size": 16},
+    **{"search_epochs": 1, "epochs": 1, "candidates": 6},
+)
+
+
+class TestSinglePath(SearchMethodConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def method(cls) -> SearchMethod:
+        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
+
+
+def fresh(problem: Problem, folder: Path) -> Problem:
+    """The problem in a launch of its own."""
+    return replace(problem, cache=folder)
+
+
+def test_the_super_net_is_trained_once_for_all_trials(problem: Problem, tmp_path: Path) -> None:
+    own, first, second = fresh(problem, tmp_path), RecordingProgress(), RecordingProgress()
+    run([QUICK], own, first)
+    run([replace(QUICK, strategy="random", learning_rate=1e-3, target_ratio=0.1)], own, second)
+    assert len(first.wanted) == 3, "super-net, choice, cell"
+    assert len(second.wanted) == 2
+
+
+@pytest.mark.parametrize("strategy", get_args(Searcher))
+def test_enough_candidates_find_the_best_cell_of_the_super_net(
+    strategy: Searcher, problem: Problem, tmp_path: Path
+) -> None:
+    method = replace(QUICK, strategy=strategy, candidates=60)
+    own = fresh(problem, tmp_path)
+    found = search_alone(method, own).architecture
+    net = method._super_net(own, 3, RecordingProgress())
+    canonical = method.shared.canonical
+    space = method.space
+    every = [
+        {"nodes[0].operations[0]": one, "nodes[0].operations[1]": other}
+        for one in method.operations
+        for other in method.operations
+    ]
+    pairs = list(scored(method, net, map(canonical, every), all_alpha(own), own))
+    turned = [dict(zip(one, reversed(one.values()), strict=True)) for one in every]
+    again = scored(method, net, map(canonical, turned), all_alpha(own), own)
+    assert [score for _, score in again] == [score for _, score in pairs], "spellings of one cell"
+    best = max(score for _, score in pairs)
+    winners = {net.genotype(choices) for choices, score in pairs if score > best - 1e-6}
+    assert found in winners
+    assert set(space.places) == {"nodes[0].operations[0]", "nodes[0].operations[1]"}
+
+
+def test_a_cell_may_begin_at_the_weights_of_the_super_net(problem: Problem, tmp_path: Path) -> None:
+    own = fresh(problem, tmp_path)
+    kept = search_alone(replace(QUICK, inherit=True, learning_rate=1e-12), own)
+    anew = search_alone(replace(QUICK, learning_rate=1e-12), own)
+    assert kept.architecture == anew.architecture
+    assert isinstance(kept.architecture, Genotype)
+    assert kept.curve[-1]["loss"] < anew.curve[-1]["loss"]  # type: ignore[operator]
+
+
+def test_flops_of_a_choice_are_those_of_its_model(problem: Problem, tmp_path: Path) -> None:
+    own = fresh(problem, tmp_path)
+    found = search_alone(QUICK, own)
+    net = QUICK._super_net(own, 3, RecordingProgress())
+    assert isinstance(found.architecture, Genotype)
+    weights = QUICK.space.one_hot(QUICK.space.choices(found.architecture.graph))
+    assert net.expected_flops(weights, own.seq_len) == measured_flops(found.model, own.seq_len)
