@@ -135,12 +135,10 @@ def load(
     other_heads: bool = False,
     only_check: bool = False,
 ) -> _Model:
-    """A model of this class that has every weight of the checkpoint, in float32 on the CPU.
-
-    A `new_head` is drawn from torch's random numbers. It, and a model that says so, may leave
-    `other_heads` of the files out. To `only_check` reads no weights of safetensors. Raises
-    UserError unless files and configuration agree.
-    """
+    """Load every weight of the checkpoint, float32 on the CPU; UserError unless files and config
+    agree."""
+    # A `new_head` is drawn from torch's random numbers. It, and a model that says so, may leave
+    # `other_heads` of the files out. To `only_check` reads no weights of safetensors.
     refuse_adapter(checkpoint)
     state, by_state = stored(checkpoint), only_check or is_pickled(checkpoint)
     try:

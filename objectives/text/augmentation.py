@@ -1,9 +1,6 @@
-"""More train text, as TinyBERT makes it: sentences again, some words replaced by likely ones.
-
-Jiao et al. 2020, "TinyBERT: Distilling BERT for Natural Language Understanding", algorithm 1.
-Unlike its authors' code, each sentence of a pair is changed beside the other one as it was (theirs
-puts the second one beside the first one's last copy), and a replacement is always one whole word.
-"""
+"""Augmented train text by TinyBERT (Jiao et al. 2020, algorithm 1): words replaced by likely ones.
+Unlike its code, each sentence of a pair is changed beside the other as it was, and a replacement is
+always one whole word."""
 
 import hashlib
 import json
@@ -72,9 +69,9 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
 
 
 def augment(augmenter: Augmenter, roles: Mapping[str, Examples], session: Session) -> Examples:
-    """The rows of `train` as they are, then their copies, each with the label of its row. No copy
-    has the words of a row of any role, or of another copy. What is drawn for a row depends on the
-    seed and its own text. The copies lie in the cache, named by all that decides them."""
+    """The rows of `train`, then their copies with their labels; no copy repeats the words of any
+    row."""
+    # What is drawn for a row depends on the seed and its own text.
     train = roles["train"]
     text = [(role, list(examples.texts)) for role, examples in sorted(roles.items())]
     key = content_key({**augmenter.definition, "seed": session.seed, "text": text})
@@ -139,7 +136,7 @@ def _drawn(
 
 
 def _write(file: Path, copies: Sequence[_Copy]) -> None:
-    """One copy a line and the SHA-256 of these lines in the last; whole or not at all."""
+    """Write a copy a line and the SHA-256 of these lines in the last; whole or not at all."""
     digest = hashlib.sha256()
     with atomic_write(file) as unfinished, unfinished.open("wb") as lines:
         for place, texts in copies:

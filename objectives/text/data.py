@@ -29,7 +29,7 @@ _PAD_TO = 8
 
 
 def no_labels(rows: int, like: Labels) -> Labels:
-    """As many labels that say there is none: -1 among classes, NaN among numbers."""
+    """Labels that stand for none: -1 among classes, NaN among numbers."""
     none = np.nan if like.dtype.kind == "f" else -1
     return np.full((rows, *like.shape[1:]), none, like.dtype)
 
@@ -50,7 +50,7 @@ class Batch:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """What a model reads of it, by name."""
+        """Tensors that a model reads, by name."""
         return {name: getattr(self, name) for name in INPUTS}
 
 
@@ -105,15 +105,15 @@ class Split:
         return digest.hexdigest()[:16]
 
     def answered(self, logits: Tensor) -> "Split":
-        """The same, where there is no label (see `no_labels`) with what logits (rows, C) say: the
-        likeliest class, or the number."""
+        """Fill missing labels (see `no_labels`) from logits (rows, C): the likeliest class, or the
+        number."""
         missing = np.isnan(self.labels) if self.regression else self.labels < 0
         if not missing.any():
             return self
         return replace(self, labels=np.where(missing, self.answers(logits), self.labels))
 
     def answers(self, logits: Tensor) -> Tensor:
-        """What logits (rows, C) say of each row, as its labels are."""
+        """Turn logits (rows, C) into labels."""
         if self.several:
             return (logits > 0).to(torch.int8)
         return logits[:, 0] if self.regression else logits.argmax(-1)

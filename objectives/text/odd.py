@@ -1,4 +1,4 @@
-"""What looks wrong about the labels of a task and may be meant: lines for the user."""
+"""Notes for the user on labels that look wrong and may be meant."""
 
 from collections.abc import Iterator
 

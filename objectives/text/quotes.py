@@ -8,12 +8,11 @@ from objectives.errors import UserError
 
 
 def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str] = ()) -> str:
-    """'"' if quotes enclose fields; nothing if most do not, or in lines with tabs some, and every
-    line is a row without them.
-
-    Raises UserError where neither holds, and for a field of several lines that may be rows: they
-    have as many columns, and known values of `labels`; without labels, if no row needs quotes.
-    """
+    """'"' if quotes enclose the fields of a CSV; nothing if they are signs of its text; else
+    UserError."""
+    # Nothing: most do not enclose, or in lines with tabs some, and every line is a row without
+    # them. Refused: neither holds, or a field of several lines may be rows, as they have as many
+    # columns, and known values of `labels`; without labels, if no row needs quotes.
     csv.field_size_limit(2**31 - 1)  # a quote that nothing closes makes one field of a file
     with path.open(encoding=encoding, newline="") as stream:
         numbered = enumerate(stream, start=1)

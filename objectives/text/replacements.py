@@ -1,4 +1,4 @@
-"""What could stand for a word of a sentence: what a masked LM says, or its nearest word vectors."""
+"""Replacements for a word of a sentence: by a masked LM, or by the nearest word vectors."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -116,12 +116,10 @@ def find_options(
     device: str,
     progress: Progress,
 ) -> None:
-    """Fill in the options of each sentence: of `count` words those that are a whole word.
-
-    A word of one piece is masked and gets the masked LM's likeliest words, likeliest first; one of
-    several pieces the words whose vectors in `glove` are nearest, or, without it, whose embeddings
-    in the masked LM are nearest to the mean of its pieces'. A word without any keeps itself.
-    """
+    """Fill in the options of each sentence: of `count` words those that are a whole word."""
+    # A word of one piece is masked and gets the masked LM's likeliest words; one of several pieces
+    # the words nearest in `glove`, or by embeddings to the mean of its pieces'. A word without any
+    # keeps itself.
     model = _load(masked_lm.checkpoint)
     model.eval().requires_grad_(False)
     to_device(model, device)
@@ -191,9 +189,9 @@ def _neighbours(
 def _logits(
     masked_lm: MaskedLM, model: BertForMaskedLM, asked: Sequence[tuple[Sentence, int]], device: str
 ) -> Tensor:
-    """(B, vocabulary): what stands at one masked place of each of B sentences, asked as TinyBERT
-    does: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP], cut off at the
-    end."""
+    """Logits (B, vocabulary) at one masked position of each of B sentences."""
+    # Asked as TinyBERT does: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP],
+    # cut off.
     tokenizer = masked_lm.tokenizer
     ids, types = [], []
     for sentence, place in asked:

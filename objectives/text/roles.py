@@ -1,9 +1,6 @@
-"""A task's rows in four disjoint roles.
-
-Of a row that has no role yet its place, a hash of its text and its label are kept, 24 bytes; its
-text is read once it has one. Drawing the roles takes some 150 bytes a row at its peak; beyond that
-memory follows what the roles hold, not how large the data is.
-"""
+"""Draw a task's rows into four disjoint roles. Of a row without a role its index, a hash of its
+text and its label are kept, 24 bytes; its text is read once it has one. Drawing takes some 150
+bytes a row at its peak."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -43,7 +40,7 @@ def load(task: Task) -> LabelledText:
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is to draw rows from, before anything is drawn."""
+    """Counts of the rows before any role is drawn."""
 
     texts: int
     """Different ones of the split that the rows are drawn from; with a label, if the task has."""
@@ -128,7 +125,7 @@ def _check_seen(task: Task, heldout: Rows, train: Rows, names: Sequence[str]) ->
 def _one_label(
     task: Task, rows: Rows, names: Sequence[str], out: Sequence[str], differing: int, labels: int
 ) -> str:
-    """What is wrong with rows of one label, of the `labels` that there were."""
+    """Message for rows of one label, of the `labels` that the data had."""
     only = ", ".join(np.array(names)[rows.labels[0] == 1]) if task.multi_label else rows.labels[0]
     if task.classes:
         only = names[rows.labels[0]]
@@ -200,7 +197,7 @@ def _read_and_left_out(data: Dataset, out: Sequence[str]) -> str:
 
 
 def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) -> str:
-    """One line: the rows of each split, those that are left out, and those of each role."""
+    """Count rows of each split, of those left out and of each role, in one line."""
     names = {"train": "train", "alpha": "alpha", "select": "selection", "heldout": "held out"}
     *sizes, heldout = (f"{name} {len(roles[role]):,}" for role, name in names.items())
     drawn = _read_and_left_out(roles["train"].data, out)
@@ -348,7 +345,7 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 
 
 def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
-    """What each label stands for: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
+    """Value of each label: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
     numbers = {label: number_of(label) for label in labels}
     if None in numbers.values():
         return {label: label for label in labels}

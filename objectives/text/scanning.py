@@ -179,7 +179,7 @@ def _is_text(column: pyarrow.ChunkedArray) -> bool:
 
 
 def hashes_of(texts: Sequence[tuple[str, ...]]) -> NDArray[np.uint64]:
-    """Those of `Rows.texts`, of texts that are in memory, (rows,)."""
+    """Hash texts in memory like `Rows.texts`, (rows,)."""
     columns = (
         pyarrow.chunked_array([pyarrow.array(column)]) for column in zip(*texts, strict=True)
     )
@@ -187,7 +187,7 @@ def hashes_of(texts: Sequence[tuple[str, ...]]) -> NDArray[np.uint64]:
 
 
 def _hashes(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
-    """Of the text of each row, the same in every process."""
+    """Hash the text of each row, equally in every process."""
     texts = {number: list(map(str, column)) for number, column in enumerate(columns)}
     frame = pandas.DataFrame(texts, dtype=object)
     return pandas.util.hash_pandas_object(frame, index=False).to_numpy().astype(np.uint64)

@@ -244,7 +244,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """What a task's data is, in four roles."""
+    """A task's data in four roles."""
 
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
@@ -267,7 +267,7 @@ class LabelledText:
 
     @cached_property
     def fingerprint_of_roles(self) -> str:
-        """The same without the text that stands in no role."""
+        """The `fingerprint` without the text that stands in no role."""
         return self._digest([])
 
     def _digest(self, more: Sequence[tuple[str, ...]]) -> str:
@@ -291,7 +291,7 @@ def tokenise(
     max_length: int,
     truncation: Truncation = "head",
 ) -> Split:
-    """One role as token ids."""
+    """Tokenise one role."""
 
     def encode(
         texts: Sequence[tuple[str, ...]], length: int | None

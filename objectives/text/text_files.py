@@ -55,9 +55,9 @@ class TextFile:
         return cls(Path(path), usual and (delimiter or usual), encoding, quotechar)
 
     def read(self, columns: Sequence[str], cache: str, labels: Sequence[str] = ()) -> Dataset:
-        """The columns and `labels` as Arrow tables on the disk, below `cache`: nothing stays in
-        memory. All of a CSV is text, "NA" and "null" too; a field without anything in it is
-        missing. Raises UserError for what cannot be read, in one line."""
+        """Read the columns and `labels` as Arrow tables on disk below `cache`; UserError in one
+        line."""
+        # All of a CSV is text, "NA" and "null" too; a field without anything in it is missing.
         if not self.path.is_file():
             raise UserError(f"file '{self.path}' does not exist")
         if not self.path.stat().st_size:
@@ -74,7 +74,7 @@ class TextFile:
             raise UserError(f"file '{self.path}': {self._what(error)}") from error
 
     def _read_typed(self, columns: Sequence[str], cache: str) -> Dataset:
-        """What names its columns itself, or has one alone."""
+        """Read a file that names its columns itself, or has one alone."""
         if self.path.suffix.lower() == ".parquet":
             return self._load("parquet", cache)
         if self.path.suffix.lower() == ".txt":
@@ -86,7 +86,7 @@ class TextFile:
         return self._load("json", cache, encoding=self.encoding)
 
     def _quoted(self, labels: Sequence[str]) -> "TextFile":
-        """The same with a `quotechar`."""
+        """Set `quotechar` from the contents where it is not given."""
         if self.quotechar is not None:
             return self
         quotes = quotes_of(self.path, self.delimiter, self.encoding, labels)
@@ -152,14 +152,14 @@ class TextFile:
         return f"put fields that hold {_SPOKEN.get(self.delimiter, self.delimiter)} in quotes"
 
     def _other_delimiter(self, there: Sequence[str]) -> str:
-        """What to try where the name of the only column holds what may separate columns."""
+        """Advice where the name of the only column holds what may separate columns."""
         for delimiter, spoken in _SPOKEN.items():
             if len(there) == 1 and delimiter != self.delimiter and delimiter in there[0]:
                 return f"if {spoken} separates them, give delimiter={spoken}"
         return ""
 
     def _what(self, error: BaseException) -> str:
-        """What an error of pandas, Arrow or `datasets` says, its cause first."""
+        """Message of an error of pandas, Arrow or `datasets`, its cause first."""
         chain = list(causes(error))
         for cause in chain:
             if isinstance(cause, UnicodeError):
@@ -198,8 +198,8 @@ class TextFile:
 
 
 def without_views(data: Dataset, cache: str) -> Dataset:
-    """The same rows without Arrow's string views, which neither filters nor takes; a copy of what
-    has some lies in a folder `cache`."""
+    """Cast Arrow's string views, which neither filters nor takes, to strings; a copy lies in
+    `cache`."""
     plain = Features({name: _without_view(kind) for name, kind in data.features.items()})
     if plain == data.features:
         return data

@@ -1,9 +1,6 @@
-"""A smaller vocabulary: the word pieces that a task uses most, and a tokenizer of these alone.
-
-What must stay are the special tokens and the pieces of one character, without which words cannot be
-spelt; the others stay by how often the train rows have them. A word whose piece is gone falls into
-smaller ones.
-"""
+"""Smaller vocabularies: the word pieces that a task uses most, and a tokenizer of these alone.
+Special tokens and pieces of one character stay, as words are spelt with them; the others by
+frequency in the train rows."""
 
 import copy
 import json

@@ -1,9 +1,6 @@
-"""The weights with which students compute: under masks, and with the few bits that they learn with.
-
-To multiply a unit touches every token; to multiply the column that reads it touches a weight once.
-Rounding is forward `bert.quantising` and `bert.packing`; backward it is not there (straight
-through: Bengio et al. 2013). Shapes as in `population`.
-"""
+"""Weights with which students compute: under masks, and with the few bits that they learn with.
+Rounding is `bert.quantising` and `bert.packing` forward, and absent backward (straight through:
+Bengio et al. 2013). Masks touch weights, not tokens, as that costs less. Shapes: `population`."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -35,10 +32,8 @@ def unit_parts(
 
 
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights, by BERT's names, with which K students compute what they do under masks.
-
-    `masks` maps a space to (K, layers, *units_of); those of whole layers are in no weight.
-    """
+    """Multiply masks, space to (K, layers, *units_of), into the weights by BERT's names; not whole
+    layers."""
     masked = dict(weights)
     for space, of_layers in masks.items():
         if space == "layers":
@@ -68,9 +63,9 @@ def rounded_weights(
     architectures: Sequence[BertArchitecture],
     layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
-    """The weights, by BERT's names, with the bits that the students' architectures say: those of
-    these layers (by default all) and of the pooler; without architectures as they are. Students in
-    halves (see `bert.splitting`) are split alike."""
+    """Round weights of these layers (None: all) and of the pooler to the bits of the
+    architectures."""
+    # Students in halves (see `bert.splitting`) are split alike.
     if not any(architecture.has_bits for architecture in architectures):
         return weights
     found = dict(weights)
@@ -89,7 +84,7 @@ def rounded_weights(
 def rounded_inputs(
     inputs_KTI: Tensor, architectures: Sequence[BertArchitecture], layer: int
 ) -> Tensor:
-    """What enters the weights of a layer, rounded for those students whose architectures say so."""
+    """Round inputs of a layer for those students whose architectures say so."""
     bits = [architecture.layers[layer].input_bits for architecture in architectures]
     return _through(packing.rounded_inputs, inputs_KTI, bits) if any(bits) else inputs_KTI
 

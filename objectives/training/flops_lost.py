@@ -1,8 +1,5 @@
-"""The share of its FLOPs that a student loses: its rate goes by it, whatever a study counts.
-
-Every unit that is cut saves FLOPs. It may save no milliseconds, and only a small share of the
-parameters, most of which may be embeddings.
-"""
+"""The share of its FLOPs that a student loses, by which its learning rate goes whatever a study
+counts: every cut unit saves FLOPs, but maybe no milliseconds and few parameters."""
 
 import torch
 
@@ -13,14 +10,13 @@ from objectives.students.bert.cutting import shape_of
 
 
 def flops_lost(problem: Problem, architecture: BertArchitecture) -> float:
-    """What a student that is cut to `architecture` lacks of the teacher's FLOPs, as a share of
-    them: 0 if the two are one and nothing is cut, more if anything is."""
+    """FLOPs that a student cut to `architecture` lacks, as a share of the teacher's."""
     return _lost(problem, Flops(problem.shape, problem.seq_len).exact(architecture))
 
 
 def flops_to_lose(problem: Problem, target_ratio: float, spaces: tuple[str, ...]) -> float:
-    """What a student will lack at a target ratio of what the study counts; if that is not FLOPs, as
-    if the same share of each of the searched kinds of units went."""
+    """FLOPs that a student will lack at a target ratio of what the study counts, as a share."""
+    # If that is not FLOPs: as if the same share of each of the searched kinds of units went.
     cost, flops = problem.budget.cost, Flops(problem.shape, problem.seq_len)
     if isinstance(cost, Flops):
         return 1 - target_ratio
@@ -35,7 +31,7 @@ def _lost(problem: Problem, flops: float) -> float:
 
 
 def _least(cost: Cost, spaces: tuple[str, ...]) -> float:
-    """What is left when all units of these spaces are closed."""
+    """Cost when all units of these spaces are closed."""
     shape = cost.shape
     closed = {space: torch.zeros(1, shape.layers, *units_of(shape, space)) for space in spaces}
     return cost.expected(closed).item()

@@ -1,12 +1,7 @@
-"""Models that were cut differently as one stack of weights, padded so that nothing notices.
-
-A unit that only pads has zeros on both sides: in the rows that make it and in the columns that use
-it. It gives nothing, and since each gradient is a product with one of the two, it stays nothing
-under any optimiser that leaves a zero with a zero gradient alone. That holds for an FFN neuron
-whose activation is 0 at 0, for a dimension of Q and K, for one of V, and so for a head, which is
-made of these. A dimension of the hidden state that only pads is read as 0. A layer that only pads
-is all zeros, and whoever runs it leaves what it gives aside.
-"""
+"""Models that were cut differently as one stack of weights, padded with units that do nothing.
+Padding is zero in the rows that make a unit and the columns that use it: it gives nothing and, as
+each gradient is a product with one of the two, stays nothing. That holds for FFN neurons whose
+activation is 0 at 0, for dimensions of Q, K and V, and for heads. A padded layer is all zeros."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -47,11 +42,10 @@ def in_eights(wide: Sequence[Widths[int]]) -> tuple[Widths[int], ...]:
 def fuse(
     states: Sequence[Mapping[str, Tensor]], models: Sequence[Model], wide: Model, hidden: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights of K models that were cut from one, each (K, ...), padded to the widths `wide`.
-
-    And what a projection reads, (K, inputs) int64 under its name, where `hidden` stands for a zero;
-    it is missing where all models read all.
-    """
+    """Stack K models cut from one, each weight (K, ...), padded to the widths `wide`; and what they
+    read."""
+    # What a projection reads, (K, inputs) int64 under its name, where `hidden` stands for a zero;
+    # it is missing where all models read all.
     weights, names = {}, dict.fromkeys(name for state in states for name in state)
     for name in names:
         if name.endswith(".inputs"):
@@ -85,10 +79,7 @@ def take(
     slot: int,
     hidden: int,
 ) -> dict[str, Tensor]:
-    """The state of one of the models that `fuse` stacked, without the padding.
-
-    `own` are its widths, `wide` those that the stack was padded to.
-    """
+    """Extract the state of one of the models that `fuse` stacked to `wide`, of widths `own`."""
     state = {
         name: _resized(name, weight[slot], wide, own, hidden)
         for name, weight in weights.items()
@@ -110,10 +101,8 @@ def _units_along(axis: str, widths: Widths[int], hidden: int) -> tuple[int, ...]
 
 
 def _axes(name: str, model: Model, hidden: int) -> tuple[tuple[int, ...], ...]:
-    """For each axis of a weight the numbers of units along it; () where nothing is cut from it.
-
-    An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
-    """
+    """Numbers of units along each axis of a weight; () where nothing is cut from it."""
+    # An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
     match = _LAYER.fullmatch(name)
     if not match:
         return ()

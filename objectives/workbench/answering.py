@@ -1,4 +1,4 @@
-"""What a teacher says of rows: a BERT in the students' tokens, or any classifiers in their own."""
+"""Teachers that answer rows: a BERT in the students' tokens, or any classifiers in their own."""
 
 import abc
 from collections import Counter
@@ -33,17 +33,17 @@ class Answering(abc.ABC):
         as the students' tokens."""
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """What it costs to answer, by the units of costs; nothing where that is not known."""
+        """Costs of an answer, by their units; empty where they are not known."""
         return {}
 
     def words(self) -> Words:
-        """What cells begin with where no BERT is at hand."""
+        """Word embeddings for cells where no BERT is at hand."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class BertAnswers(Answering):
-    """Those of a BERT that reads the students' tokens."""
+    """A BERT that reads the students' tokens."""
 
     bert: BertForSequenceClassification
     session: Session
@@ -56,7 +56,7 @@ class BertAnswers(Answering):
 
 
 class Member(NamedTuple):
-    """One of several classifiers."""
+    """A classifier of several."""
 
     model: Reading
     tokenizer: PreTrainedTokenizerBase
@@ -66,8 +66,8 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClassifierAnswers(Answering):
-    """Those of any classifiers, each in its own tokens: the logits of their mean probabilities, of
-    numbers the mean; of one classifier its logits."""
+    """Classifiers, each in its own tokens: logits of their mean probabilities; the mean of
+    numbers."""
 
     members: Sequence[Member]
     label_names: Sequence[str]
@@ -93,14 +93,14 @@ class ClassifierAnswers(Answering):
         return shares.logsumexp(0).log_softmax(-1).float()
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """Those of all its members; not on the meta device, where DeBERTa does not run."""
+        """Sum of the costs of its members; not on the meta device, where DeBERTa does not run."""
         total = Counter[str]()
         for member in self.members:
             total.update(measured_costs(member.model.model, seq_len, meta=False))
         return dict(total)
 
     def words(self) -> Words:
-        """Those of the first member."""
+        """Embeddings of the first member."""
         (model, tokenizer, _), *_ = self.members
         types = tokenizer("a", "b").get("token_type_ids") or [0]
         longest = getattr(model.config, "max_position_embeddings", None) or 0

@@ -156,7 +156,7 @@ def _label(value: Any) -> str:
 
 
 def _names(value: Any) -> list[str]:
-    """Those of the labels, as one answer tells them."""
+    """Names of the labels that one answer gives."""
     value = json.loads(value) if isinstance(value, str) else value
     return list(value) if isinstance(value, Mapping) else [str(n) for n in range(len(value))]
 

@@ -1,4 +1,4 @@
-"""What the user named, read and checked before anything is written or trained."""
+"""Inputs of a study, read and checked before anything is written or trained."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,7 +46,7 @@ class Beside:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What the user named, read and checked before anything is written or trained."""
+    """Inputs of a study, read and checked before anything is written or trained."""
 
     task: Task
     teacher: Teacher
@@ -269,7 +269,7 @@ def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | Non
 
 
 def _classes_of(teacher: Teacher, task: Task) -> list[str]:
-    """What the teacher calls the classes that a task without labels is about."""
+    """Classes of the teacher, for a task without labels."""
     checkpoint = teacher.checkpoints[0]
     names = pretrained.output_names(checkpoint) if pretrained.has_classifier(checkpoint) else []
     if len(names) < 2:

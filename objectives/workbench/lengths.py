@@ -1,4 +1,5 @@
-"""What `Task.max_length` costs and is worth: a teacher's metric at several, before any student."""
+"""The cost and the worth of `Task.max_length`: a teacher's metric at several, before any
+student."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -17,7 +17,7 @@ from objectives.workbench.inputs import Inputs, check_tokens
 
 
 def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
-    """What a user should know of them: how many, what is cut off, what looks wrong."""
+    """Notes for the user: how many rows, how many cut off, which labels look wrong."""
     yield inputs.text.read
     cut_off = [
         f"{role} {split.truncated:,} of {len(split):,}"
@@ -36,8 +36,8 @@ def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
 def rows_of_students(
     inputs: Inputs, splits: Mapping[str, Split], fidelity: Fidelity, session: Session
 ) -> tuple[Split, Examples, Split]:
-    """What students learn from, train, also as text, and alpha: with copies of the text and with
-    text without labels, cut down by the fidelity."""
+    """Rows that students learn from, train, also as text, and alpha: augmented, and cut by the
+    fidelity."""
     roles = inputs.text.roles
     train = roles["train"]
     if inputs.augmenter is not None:
@@ -69,10 +69,10 @@ def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
 
 
 def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]:
-    """What tells a task from others, as auto-sklearn's meta-features do (Feurer et al. 2015): the
-    logarithms of its number of rows, without any that were added, and of their mean length in
-    tokens; the classes of rows with labels or answers, 1 where these are numbers; their entropy in
-    nats; and the teacher's metric on them."""
+    """Meta-features of a task, after auto-sklearn (Feurer et al. 2015)."""
+    # Logarithms of its number of labelled rows and of their mean length in tokens; classes of rows
+    # with labels or answers, 1 for numbers; their entropy in nats; and the teacher's metric on
+    # them.
     counts = np.unique(select.labels, axis=0, return_counts=True)[1]
     shares = np.ones(1) if select.regression else counts / counts.sum()
     return {

@@ -1,4 +1,4 @@
-"""What a classifier is worth: its answers in the engine that serves it, beside the teacher's."""
+"""The score of a classifier: its answers in the engine that serves it, beside the teacher's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from objectives.text.data import Split
 
 @dataclass(frozen=True)
 class Score(Worth):
-    """What a classifier is worth, measured on the model itself."""
+    """Worth and costs of a classifier, measured on the model itself."""
 
     divergence: float
     """From the teacher on the selection split: see `measures.evaluate.divergence`."""
@@ -65,9 +65,10 @@ def score_of(
     labels: Sequence[str] = (),
     **sizes: Any,
 ) -> Score:
-    """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select",
-    "heldout" and maybe "train"; `labels` are those that have thresholds of their own, `sizes` the
-    fields of a `Score` that say what the model costs."""
+    """Score answers beside the teacher's, both logits (rows, C) of "select", "heldout" and maybe
+    "train"."""
+    # `labels` are those that have thresholds of their own, `sizes` the fields of a `Score` on
+    # costs.
     judged, found = answers, list[float]()
     if labels:
         judged, found = less_thresholds(answers, splits["select"], metric)

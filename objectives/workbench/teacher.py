@@ -112,12 +112,12 @@ class Teacher:
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
-        """Those that answer; none where the answers are there."""
+        """Checkpoints that answer; none where answers are given."""
         return (self.checkpoint,) if self.checkpoint else self.ensemble
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return " + ".join(self.checkpoints) or str(self.answers)
 
     @property
@@ -157,13 +157,9 @@ def load_teacher(
     session: Session,
     fine_tune: bool = True,
 ) -> BertForSequenceClassification:
-    """The BERT of a teacher that is one, fine-tuned, in evaluation mode on the device: the task's
-    labels in its order. One that has a classifier needs no rows of train.
-
-    They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any. Raises
-    UserError for a label that the checkpoint does not know, and if nothing was left (see
-    `fine_tuned`).
-    """
+    """Load the teacher as a BERT of the task's labels, fine-tuned, in evaluation mode on the
+    device."""
+    # Labels bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
     (checkpoint,) = teacher.checkpoints
     if pretrained.has_classifier(checkpoint):
         return ready(checkpoint, text, session.device)
@@ -186,15 +182,12 @@ def fine_tuned(
     fine_tune: bool = True,
     make: Callable[[], PreTrainedModel] | None = None,
 ) -> Loaded:
-    """What `load` makes of the folder of a checkpoint that was fine-tuned on the rows of train, in
-    its own tokens.
-
-    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text without
-    a role does not; nor does the device where `precision` is "auto", as a run that goes on on
-    another one has one teacher. `make` fine-tunes in another way. Without `fine_tune`, and of a
-    teacher with `trials` without `make`, it is what a launch left there; raises UserError if
-    nothing was left.
-    """
+    """`load` the folder of a checkpoint fine-tuned on train; UserError if it may not and none is
+    left."""
+    # Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text
+    # without a role does not; nor does the device where `precision` is "auto", as a run that goes
+    # on on another one has one teacher. `make` fine-tunes in another way. Without `fine_tune`, and
+    # of a teacher with `trials` without `make`, only what a launch left there counts.
     label_names, teacher = text.label_names, teacher.settled(len(train), checkpoint)
     ingredients = {
         **teacher.fine_tuning,
@@ -267,8 +260,7 @@ def check_answers(teacher: Teacher, logits: Tensor, texts: Sequence[tuple[str, .
 
 
 def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]:
-    """What a user should know of the checkpoints that have a classifier and know the task's labels,
-    and of answers that are there."""
+    """Notes for the user on checkpoints with a classifier, and on given answers."""
     if not teacher.checkpoints:
         yield (
             f"the cost of the teacher is not known, as '{teacher.name}' has only its answers: "
@@ -292,7 +284,7 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
 
 
 def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
-    """What the best of one answer for all rows is worth."""
+    """Metric of the best of one answer for all rows."""
     if labels.ndim == 1 and metric not in ("accuracy", "f1", "macro_f1"):
         return 0.0  # of a correlation
     likely = (0, 1) if labels.ndim == 2 else {int(np.bincount(labels).argmax()), 1}
@@ -303,8 +295,8 @@ def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
 def weak_teacher_note(
     teacher: Teacher, metric: Metric, value: float, interval: Interval, labels: Labels, classes: int
 ) -> str | None:
-    """What a user should know of a teacher that may be no better than one answer for all rows;
-    `value` is its metric on the selection split, which has these labels."""
+    """Note on a teacher whose metric `value` on the selection split is maybe no better than a
+    constant."""
     constant = constant_metric(metric, labels, classes)
     if interval[0] > constant:
         return None
@@ -321,9 +313,8 @@ def weak_teacher_note(
 def words_note(
     teacher: Teacher, metric: Metric, select: Split, logits: Tensor, words: Labels
 ) -> str | None:
-    """What a user should know of a teacher whose `logits` (rows, C) on the selection split are not
-    clearly better than the answers (rows,) of a linear model on `words`: with 95% confidence, by a
-    paired bootstrap over the rows."""
+    """Note on a teacher that is not clearly better, by a paired bootstrap, than a linear model on
+    words."""
     labels, classes, both = select.labels, logits.shape[-1], (predictions_of(logits, select), words)
     own, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
     gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)

@@ -1,4 +1,4 @@
-"""What words alone give: a linear model on their tf-idf, which a teacher should beat."""
+"""A linear model on tf-idf of words, which a teacher should beat."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FEATURES = 50_000
 
 
 def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[str, Labels]:
-    """What a linear model on the words of the train rows answers on "select" and "heldout", (rows,)
-    of each: classes by a linear SVM, numbers by a ridge regression. It is fitted once for all
-    launches; the answers lie in the cache."""
+    """Answers (rows,) on "select" and "heldout" of a linear SVM on words, of numbers a ridge
+    regression."""
+    # It is fitted once for all launches; the answers lie in the cache.
     roles = [text.roles[role] for role in _JUDGING]
     lengths = [len(examples.labels) for examples in roles]
     ingredients = {

@@ -94,8 +94,8 @@ class Workbench:
         architecture: Architecture,
         answers: Mapping[str, Tensor] | None = None,
     ) -> Score:
-        """What the student `model` is worth by its `answers`, and what it costs. Raises
-        WrongCostError if that is not what a search predicts of its architecture."""
+        """Score the student `model` by its `answers`; WrongCostError if its costs are not as
+        predicted."""
         measured = measured_costs(model, self.flops.seq_len)
         costs = (self.flops, self.problem.counted.cost)
         predicted = family_for(architecture).predicted(architecture, costs)
@@ -119,7 +119,7 @@ class Workbench:
         )
 
     def _cost(self, model: PreTrainedModel, known: Mapping[str, float]) -> float:
-        """What a model costs, in the unit of the study; timed where nothing predicts it."""
+        """Cost of a model in the unit of the study; timed where nothing predicts it."""
         cost = self.problem.counted.cost
         if isinstance(cost, Latency) and cost.unit not in known:
             return milliseconds_beside(model, self.problem.student, cost)
@@ -135,7 +135,7 @@ class Workbench:
         return {"select": self.select, "heldout": self.heldout, "train": self.learnt}
 
     def _judging(self, architecture: Architecture) -> dict[str, Split]:
-        """The same splits in the tokens of such a model."""
+        """The splits that judge, in the tokens of this architecture."""
         splits = self._splits
         tokenizer = self.tokenizer_of(architecture)
         if tokenizer is not self.tokenizer:
@@ -158,13 +158,11 @@ def prepare(
     spaces: tuple[str, ...] = (),
     fidelity: Fidelity = FULL,
 ) -> Workbench:
-    """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
-
-    Augmented and unlabelled rows come after the teacher: it learns from the labelled rows alone,
-    and from all whatever the `fidelity`. `cost` is what the study counts, "latency" by passes of
-    `latency_batch` sequences in the `engine`; `objective` is what it compares students by, `spaces`
-    the kinds of units that its methods search: "units" counts those. Of other tasks FLOPs count.
-    """
+    """Tokenise, fine-tune the teacher if it needs it, score it, and load the student."""
+    # Augmented and unlabelled rows come after the teacher: it learns from the labelled rows alone,
+    # and from all whatever the `fidelity`. `cost` is what the study counts, "latency" by passes of
+    # `latency_batch` sequences in the `engine`; `objective` is what it compares students by,
+    # `spaces` the kinds of units that "units" counts. Of other tasks FLOPs count.
     beside = {
         name: prepare(own, session, engine=engine, objective=objective, fidelity=fidelity)
         for name, own in inputs.beside.items()
@@ -337,8 +335,8 @@ def _costs(
     batch: int,
     spaces: tuple[str, ...],
 ) -> tuple[dict[str, Any], Budget, Budget]:
-    """What the teacher costs, as a `Score` has it, what is not known being that of ratio 1, whose
-    widths they are; of the student a budget of what the study counts, and of FLOPs."""
+    """Costs of the teacher for a `Score`, and budgets of the student: the study's, and of FLOPs."""
+    # Costs of a teacher that are not known are those of ratio 1, whose widths they are.
     seq_len = inputs.seq_len
     known: dict[str, float] = dict(answering.costs(seq_len))
 
@@ -391,8 +389,8 @@ def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[
 def _words(
     inputs: Inputs, select: Split, logits: Tensor, session: Session
 ) -> tuple[Worth | None, list[str]]:
-    """What words alone are worth, and a note if the teacher's logits (rows, C) on the selection
-    split are not clearly better."""
+    """Worth of words alone, and a note if the teacher on the selection split is not clearly
+    better."""
     task, text = inputs.task, inputs.text
     if not task.labelled:
         return None, []

@@ -1,14 +1,6 @@
-"""Classifiers that compute what BERT computes under other names, as BERTs.
-
-An adapter says, for a `model_type` of transformers, which of its fields and weights are which of
-BERT's. Two things may still differ, and stand in the configuration: `pooler_act`, what the dense
-layer before the classifier ends in, and `embedding_size`, where embeddings are narrower than hidden
-states. Checked against the sources of transformers 5.23; the tests hold that logits agree.
-
-Dropout is the one thing that stays BERT's: RoBERTa and ELECTRA drop some of the classifier's input
-as well, DistilBERT nothing of what attention adds. A search knows no dropout, and a teacher is
-fine-tuned by transformers' own class, before it is adapted.
-"""
+"""Adapters that turn classifiers which compute what BERT does into BERTs. Two differences stand in
+the configuration: `pooler_act` and `embedding_size`. Checked against transformers 5.23; tests hold
+that logits agree. Dropout stays BERT's: a teacher is fine-tuned before it is adapted."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -144,7 +136,8 @@ class AdaptedBert(BertForSequenceClassification):
 
 
 def settings_of(config: BertConfig) -> dict[str, Any]:
-    """What of a configuration, beside the weights, decides what a model computes and learns."""
+    """The fields of a configuration that decide, beside the weights, what a model computes and
+    learns."""
     names = (*_FIELDS, "pooler_act", "embedding_size")
     return {name: getattr(config, name, None) for name in names}
 

@@ -76,10 +76,8 @@ def units_of(shape: BertShape, space: str) -> tuple[int, ...]:
 
 
 class Widths(NamedTuple, Generic[Count]):
-    """How much of one layer is left: all that its cost depends on.
-
-    Numbers are ints where they are exact, tensors where they are expected.
-    """
+    """How much of one layer is left: all that its cost depends on; ints if exact, tensors if
+    expected."""
 
     heads: Count
     query_key: Count
@@ -97,9 +95,10 @@ class Widths(NamedTuple, Generic[Count]):
 
 @dataclass(frozen=True)
 class LayerUnits:
-    """Units of one layer that survive: indices into the unpruned layer, ascending; None stands for
-    all of them, and is the only way to say so. It is also what a layer without heads has in place
-    of the units that belong to heads."""
+    """Units of one layer that survive: ascending indices into the unpruned layer; None is all of
+    them."""
+
+    # None is the only way to say all; a layer without heads also has it for what belongs to heads.
 
     heads: tuple[int, ...]
     ffn: tuple[int, ...]
@@ -162,11 +161,12 @@ class LayerUnits:
 
     @property
     def bits_of_a_weight(self) -> int | None:
-        """Of all its halves together; None: it is not quantised."""
+        """Bits of a weight, all its halves together; None: it is not quantised."""
         return self.weight_bits and self.weight_bits * (self.halves or 1)
 
     def rank(self, place: int) -> int:
-        """Of the weight at this place of `linears.LINEARS`; 0 of one matrix, and beyond them."""
+        """Rank of the weight at this index of `linears.LINEARS`; 0 of one matrix, and beyond
+        them."""
         return self.ranks[place] if self.ranks and place < len(self.ranks) else 0
 
     def widths(self, shape: BertShape) -> Widths[int]:
@@ -214,19 +214,16 @@ class BertArchitecture:
 
     @classmethod
     def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> "BertArchitecture":
-        """From booleans, True keeps the unit: for each space (layers, *units_of), as lists.
-
-        A space that is missing is whole. What belongs to a closed head or layer goes with it.
-        Raises UserError where two heads of a layer keep different numbers of dimensions.
-        """
+        """Build from booleans for each space, (layers, *units_of), True keeps; a missing space is
+        whole."""
+        # Units of a closed head or layer go with it. LayerUnits refuses heads of unequal
+        # dimensions.
         layers = tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers))
         return cls(layers, shape=shape)
 
     def masks(self, shape: BertShape, spaces: Sequence[str]) -> dict[str, list[Any]]:
-        """Booleans of each space, (layers, *units_of) as nested lists; see `from_masks`.
-
-        What belongs to a head that is not there is closed.
-        """
+        """Booleans of each space, (layers, *units_of), as `from_masks` reads them; closed without
+        their head."""
         return {
             space: [_layer_mask(shape, layer, space) for layer in self.layers] for space in spaces
         }
@@ -236,9 +233,8 @@ class BertArchitecture:
         return tuple(layer.widths(shape) for layer in self.layers)
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
-        """By the names of `Widths`; heads and FFN neurons alone where the shape is not known. And
-        which layers there are, if any is dropped; the bits, if there are any but `FULL_BITS`; the
-        ranks of a layer's weights, summed, if any is of low rank."""
+        """Units left in each layer by the names of `Widths`; also layers, bits and ranks where they
+        are cut."""
         sizes = {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
         if self.shape is not None:
             of_layers = zip(*self.widths(self.shape), strict=True)
@@ -269,7 +265,7 @@ class BertArchitecture:
 
     @property
     def pooler_bits(self) -> int | None:
-        """Of the pooler's weight: as many as the layer that has most."""
+        """Bits of the pooler's weight: as many as the layer that has most."""
         return self._of_pooler().weight_bits
 
     @property
@@ -285,9 +281,9 @@ class BertArchitecture:
     def with_bits(
         self, weights: Sequence[int], inputs: Sequence[int], embeddings: int
     ) -> "BertArchitecture":
-        """The same units with so many bits for the weights of each layer, for what enters them, and
-        for the word embeddings; `FULL_BITS` stands for none. A layer whose weights have all rounds
-        nothing that enters them, and none is split."""
+        """Give each layer bits for weights and inputs, and the word embeddings; `FULL_BITS` stands
+        for none."""
+        # A layer whose weights are not quantised rounds no inputs, and none is split.
 
         if self.low_rank and min(weights) < FULL_BITS:
             raise UserError(
@@ -323,10 +319,8 @@ class BertArchitecture:
         return tuple(len(layer.ffn) for layer in self.layers)
 
     def check(self, shape: BertShape) -> None:
-        """Raise UserError unless this is an architecture of a model of `shape`.
-
-        Two architectures that pass are equal where they keep the same units.
-        """
+        """Raise UserError unless this fits `shape`. Two that pass are equal where they keep the
+        same units."""
         if len(self.layers) != shape.layers:
             raise UserError(
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
@@ -364,7 +358,7 @@ class BertArchitecture:
                     )
 
     def to_json(self) -> str:
-        """One line of JSON; `from_json` reads it back to an equal BertArchitecture."""
+        """Write one line of JSON; `from_json` reads it back to an equal BertArchitecture."""
 
         def said(owner: Mapping[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in owner.items() if value is not None}

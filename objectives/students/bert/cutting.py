@@ -65,11 +65,8 @@ def _widths(layer: PrunedBertConfig) -> Widths[int]:
 def cut(
     weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """The smaller model: only the units of `architecture`, with their weights from the state dict
-    of the unpruned classifier of `config`, under BERT's names; in evaluation mode on the CPU.
-
-    Raises UserError if the architecture does not fit.
-    """
+    """Cut the state dict of the unpruned classifier of `config` to a smaller model, on the CPU in
+    eval mode. Raises UserError if the architecture does not fit."""
     shape = shape_of(config)
     architecture.check(shape)
     left_out = ("model_type", "architectures", "per_layer_config", *FOREIGN)

@@ -43,9 +43,9 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:
-    """The same model as transformers' own class, or None where that cannot be said: BERT knows one
-    number of FFN neurons for all layers, at least one, and heads that fill the hidden size; and no
-    pooler, embeddings or order of sublayers but its own. It has the layers that are not dropped."""
+    """The model as transformers' own class; None where BERT has no name for it."""
+    # BERT knows one number of FFN neurons for all layers, at least one, heads that fill the hidden
+    # size, and no pooler, embeddings or order of sublayers but its own.
     config, widths = model.config, widths_of(model.config)
     hidden, heads = config.hidden_size, config.hidden_size // config.head_dim
     stays = [number for number, layer in enumerate(widths) if layer.layers]

@@ -48,7 +48,7 @@ class BertFamily(Family):
         return architecture.vocabulary
 
     def exported(self, model: PreTrainedModel) -> PreTrainedModel:
-        """As a BERT of transformers where all layers are alike."""
+        """Convert to transformers' BERT where all layers are alike."""
         if not isinstance(model, PrunedBertForSequenceClassification):
             return model
         plain = plain_bert(model)
@@ -61,7 +61,7 @@ class BertFamily(Family):
     def unpruned(
         self, models: Sequence[PreTrainedModel], layers: int | None
     ) -> PreTrainedModel | None:
-        """Of the first model's width, unless that is no cut model."""
+        """Build a model of the first model's width; None if that is no cut model."""
         config = models[0].config
         if not isinstance(config, PrunedBertConfig):
             return None

@@ -14,11 +14,10 @@ Count = TypeVar("Count", bound=Any)
 
 
 class Linear(NamedTuple):
-    """A weight of an encoder layer, (outputs, inputs), with its bias, (outputs). An axis bears the
-    name of its size: a field of `Widths`, or "hidden", along which nothing is cut.
+    """A weight of an encoder layer, (outputs, inputs), with its bias; axes are named by `Widths` or
+    "hidden"."""
 
-    Cutting a unit removes the rows that make it, with their biases, and the columns that read it.
-    """
+    # Cutting a unit removes the rows that make it, with their biases, and the columns that read it.
 
     name: str
     outputs: str
@@ -74,7 +73,7 @@ class Matmul(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Of the matrix, or of its factors."""
+        """Count the numbers of the matrix, or of its factors."""
         if self.rank:
             return self.rank * (self.outputs + self.inputs)
         return self.outputs * self.inputs
@@ -91,7 +90,7 @@ class Matmul(NamedTuple):
 
 
 def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> list[Matmul]:
-    """Of a classifier of `shape` that is cut to `architecture`, for one sequence."""
+    """List the matmuls of a classifier of `shape` cut to `architecture`, for one sequence."""
     hidden, embedding = shape.hidden, shape.embedding
     found = []
     if embedding is not None:
@@ -127,11 +126,10 @@ def numbers_saved(architecture: BertArchitecture, shape: BertShape) -> int:
 def areas(
     linears: tuple[Linear, ...], widths: Widths[Count], *, bias: int = 0, **fixed: int
 ) -> Count:
-    """The sum of outputs x (inputs + bias) over matrices of a layer, without what no width changes.
-
-    Widths are ints, or tensors, for which few operations matter: each width that makes units stands
-    once, times all that one of its units meets. `fixed` are the other sizes.
-    """
+    """Sum outputs x (inputs + bias) over matrices of a layer; `fixed` are sizes that no width
+    changes."""
+    # Each width that makes units stands once, times all that a unit meets: widths may be tensors,
+    # for which few operations matter.
     terms = _terms(linears, bias, tuple(fixed.items()))
     products = (widths[w] * sum((widths[o] for o in others), n) for w, others, n in terms)
     return cast("Count", reduce(add, products))

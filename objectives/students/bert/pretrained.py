@@ -96,10 +96,9 @@ def _no_bert(config: PreTrainedConfig) -> str:
 def load_classifier(
     checkpoint: str, outputs: Sequence[str] | None = None, problem_type: str | None = None
 ) -> PreTrainedModel:
-    """The checkpoint as transformers' own classifier for its kind, in float32 on the CPU.
-
-    `outputs` renames its outputs. Weights that it lacks are drawn from torch's random numbers.
-    """
+    """Load transformers' own classifier for the checkpoint, float32 on the CPU; `outputs` renames
+    outputs."""
+    # Weights that it lacks are drawn from torch's random numbers.
     # Not all kinds know the attention that transformers would choose.
     fields: dict[str, object] = {} if is_bert(checkpoint) else {"_attn_implementation": "eager"}
     if outputs is not None:
@@ -248,8 +247,8 @@ def has_mlm_head(checkpoint: str) -> bool:
 
 
 def output_names(checkpoint: str) -> list[str]:
-    """What the outputs of the checkpoint's classifier are called, in their order, without blanks
-    around. Raises UserError for two of one name, and for numbers that are not 0, 1, ..."""
+    """Names of the classifier's outputs in order, stripped; UserError unless they are distinct and
+    0 to n-1."""
     names = own_config(checkpoint).id2label or {}
     known = {int(number): str(name).strip() for number, name in names.items()}
     if sorted(known) != list(range(len(known))) or len(set(known.values())) < len(known):
@@ -268,13 +267,10 @@ def unnamed(checkpoint: str) -> bool:
 
 
 def label_order(checkpoint: str, label_names: Sequence[str], *, several: bool = False) -> list[int]:
-    """For each of the labels its output of the checkpoint's classifier.
-
-    They match by name. Names that nobody set (LABEL_0, LABEL_1, ...) and labels that are the
-    numbers 0, 1, ... match by index, and so does the one output of a regression. Raises UserError
-    for a label that the classifier does not know, and if it gives a text one label where the task
-    has `several`, or the other way round.
-    """
+    """Output of the checkpoint's classifier for each label; UserError for a label it does not
+    know."""
+    # They match by name. Names that nobody set (LABEL_0, LABEL_1, ...), labels 0, 1, ... and the
+    # one output of a regression match by index.
     known = output_names(checkpoint)
     kind = own_config(checkpoint).problem_type
     if kind is not None and several != (kind == SEVERAL):
@@ -307,8 +303,8 @@ def label_order(checkpoint: str, label_names: Sequence[str], *, several: bool = 
 def named_outputs(
     checkpoints: Sequence[str], label_names: Sequence[str], *, several: bool = False
 ) -> list[str]:
-    """What students call these labels: as the first of the checkpoints does whose outputs somebody
-    named; data may have numbers alone."""
+    """Names that students give the labels: those of the first checkpoint whose outputs somebody
+    named."""
     for checkpoint in filter(has_classifier, checkpoints):
         if not unnamed(checkpoint):
             known = output_names(checkpoint)
@@ -328,7 +324,7 @@ def take_outputs(
 
 
 def fingerprint_of(model: Classifier, made_of: Mapping[str, object] | None = None) -> str:
-    """Of the weights and settings of a model, and of what else is named: 16 hexadecimal digits."""
+    """Hash the weights and settings of a model, and `made_of`: 16 hexadecimal digits."""
     settings = {"settings": settings_of(model.config), **(made_of or {})}
     digest = hashlib.sha256(content_key(settings).encode())
     for name, weight in model.state_dict().items():
@@ -338,8 +334,7 @@ def fingerprint_of(model: Classifier, made_of: Mapping[str, object] | None = Non
 
 
 def fingerprint(checkpoint: str) -> str:
-    """Of the checkpoint's weights and of what its config.json says that decides what it computes
-    and learns, 16 hexadecimal digits."""
+    """Hash the checkpoint's weights and the settings that decide what it computes: 16 digits."""
     if is_bert(checkpoint):
         settings = settings_of(read_config(checkpoint))
     else:
@@ -350,10 +345,8 @@ def fingerprint(checkpoint: str) -> str:
 
 
 def fingerprint_with_tokenizer(checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """`fingerprint`, and of the checkpoint's tokenizer the vocabulary and how it reads a line.
-
-    Not of the tokenizer's files, which each version of transformers writes in its own way.
-    """
+    """Hash `fingerprint`, the tokenizer's vocabulary and how it reads a line."""
+    # Not the tokenizer's files, which each version of transformers writes in its own way.
     vocabulary, line = tokenizer.get_vocab(), tokenizer(_PROBE)["input_ids"]
     return content_key({"model": fingerprint(checkpoint), "vocabulary": vocabulary, "line": line})
 
@@ -370,7 +363,7 @@ def check_token(checkpoint: str, tokenizer: PreTrainedTokenizerBase, last: int) 
 
 
 def license_of(checkpoint: str) -> str | None:
-    """What the model card beside a checkpoint says of its license; None where it says nothing."""
+    """License that the model card beside a checkpoint names, or None."""
     card = find(checkpoint, "README.md")
     if card is None:
         return None

@@ -1,12 +1,7 @@
-"""From a cut model to the same with weights of few bits, and the quantisers that make their codes.
-
-Each row of a weight has a scale of its own. Of B bits (8 or 4): scale = c max |w| / (2^(B-1) - 1),
-code = round(w / scale), none above the largest. c is 1 with 8 bits; with 4 it is that of three
-which leaves the row the least squared error: few steps are worth more than the largest weights.
-Of 2 (ternary weight networks, Li et al. 2016): a weight stays where
-|w| > 0.7 mean |w|, as the mean of those that stay and its sign. Of 1 (XNOR-Net, Rastegari et al.
-2016): mean |w| and its sign.
-"""
+"""Weights of few bits: a scale for each row, and the quantisers that make its codes. Of 8 or 4 bits
+scale = c max |w| / (2^(B-1) - 1), code = round(w / scale), c of `_CLIPS` by least squared error. Of
+2 (Li et al. 2016): a weight stays where |w| > 0.7 mean |w|, as its sign and the mean of those that
+stay. Of 1 (Rastegari et al. 2016): mean |w| and its sign."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,10 +64,10 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 def quantised(
     model: PrunedBertForSequenceClassification, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """The model with the bits of its architecture, in evaluation mode on the CPU; without any, the
-    model itself. The pooler has the bits of the layer that has most; the classifier, the biases,
-    the norms and the types of tokens stay. Weights that the architecture has in halves have twice
-    the rows in the model: see `splitting`."""
+    """Pack the model to the bits of its architecture, on the CPU in eval mode; without any, return
+    it."""
+    # The pooler has the bits of the layer that has most; classifier, biases, norms and token types
+    # stay. Weights in halves have twice the rows: see `splitting`.
     if not architecture.has_bits:
         return model
     packed = emptied(
@@ -111,9 +106,9 @@ def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int])
 
 @torch.no_grad()
 def dense(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with the weights that its codes stand for as float32, on the CPU, for what knows no
-    codes: training, and other runtimes; one without codes itself. What enters the weights is not
-    rounded."""
+    """Unpack codes to float32 weights, for training and other runtimes; a model without codes
+    stays."""
+    # What enters the weights is not rounded.
     if not any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
         return model
     assert isinstance(model, PrunedBertForSequenceClassification)

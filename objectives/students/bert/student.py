@@ -29,11 +29,8 @@ def load_student(
     problem_type: Any = None,
     device: str = "cpu",
 ) -> BertForSequenceClassification:
-    """The checkpoint as a frozen classifier: the task's labels in its order, `called` otherwise if
-    that is given.
-
-    Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
-    """
+    """Load a checkpoint as a frozen classifier of the task's labels, renamed by `called`."""
+    # Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
     fine_tuned = pretrained.has_classifier(checkpoint)
     called = called or label_names
     outputs = None if fine_tuned else called

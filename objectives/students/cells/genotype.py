@@ -82,7 +82,7 @@ class Genotype:
         return tuple(name for name in (*self.reads, *names) if name not in (IDENTITY, NONE))
 
     def config(self) -> dict[str, Any]:
-        """What a `CellConfig` says of it."""
+        """The fields of a `CellConfig` that this genotype sets."""
         return {
             "hidden_size": self.width,
             "operations": self.operations,
@@ -98,14 +98,14 @@ class Genotype:
         return {"recurrent": True, **reads} if self.recurrent else {}
 
     def to_json(self) -> str:
-        """One line."""
+        """Write one line of JSON."""
         graph = {"nodes": Graph(self.nodes).to_list()} if self.nodes else {}
         known = {name: getattr(self, name) for name in ("operations", "pooling", "bigrams")}
         return json.dumps({"width": self.width, **known, **graph, **self._recurrence()})
 
     @classmethod
     def from_json(cls, text: str) -> "Genotype":
-        """What `to_json` wrote. Raises UserError for anything else."""
+        """Read `to_json`. Raises UserError for anything else."""
         try:
             said = json.loads(text)
             nodes = Graph.from_list(said.get("nodes", ())).nodes

@@ -39,7 +39,7 @@ class Node:
 
 
 class _Edge(NamedTuple):
-    """What a node reads, and what it does with it."""
+    """A state that a node reads, and the operation on it."""
 
     state: int
     operation: str
@@ -53,7 +53,7 @@ _Edges = dict[int, tuple[str, list[_Edge]]]
 
 @dataclass(frozen=True)
 class Graph:
-    """One cell."""
+    """A cell: nodes over its inputs."""
 
     nodes: tuple[Node, ...] = ()
     inputs: int = 1
@@ -100,7 +100,7 @@ class Graph:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Of each state, the nodes on the longest way to it."""
+        """Number of nodes on the longest way to each state."""
         depths = [0] * self.inputs
         for node in self.nodes:
             depths.append(1 + max(depths[state] for state in node.inputs))
@@ -115,13 +115,13 @@ class Graph:
 
     @classmethod
     def from_list(cls, nodes: Sequence[Mapping[str, Any]], inputs: int = 1) -> "Graph":
-        """What `to_list` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        """Read `to_list`. Raises ValueError, KeyError or TypeError for anything else."""
         return cls(tuple(Node(**node) for node in nodes), inputs)
 
     def canonical(self) -> "Graph":
-        """The one spelling of all graphs that are this model: without what gives nothing, without
-        nodes that only pass a state on, inputs of a node in order, and of all orders of the nodes
-        the one that comes first."""
+        """The one spelling of all graphs that are this model."""
+        # Without what gives nothing and nodes that only pass a state on, inputs in order, and of
+        # all orders of the nodes the one that comes first.
         return self.with_sources()[0]
 
     def with_sources(self) -> tuple["Graph", tuple[tuple[int, int], ...]]:
@@ -181,9 +181,7 @@ class Graph:
 
 
 def _first_order(kept: _Edges, inputs: int) -> list[int]:
-    """The order in which each state comes after those that it reads and, of all that may come next,
-    the one whose sorted edges and combination come first; of several, that whose place in the whole
-    graph does."""
+    """Topological order whose sorted edges and combinations come first; ties by colour."""
     order: list[int] = []
     while len(order) < len(kept):
         placed = {state: state for state in range(inputs)}
@@ -204,9 +202,9 @@ def _first_order(kept: _Edges, inputs: int) -> list[int]:
 
 
 def _colours(kept: _Edges, placed: Mapping[int, int]) -> dict[int, int]:
-    """Numbers of the states that hang on what they read and who reads them, not on their spelling:
-    colour refinement (Weisfeiler & Leman 1968), from those that have a place. Two states of one
-    number can change places in every cell that is small enough to be one."""
+    """Colour refinement (Weisfeiler & Leman 1968): numbers of states that do not hang on their
+    spelling."""
+    # Two states of one number can change places in every cell that is small enough to be one.
     colours = {**dict.fromkeys(kept, len(kept) + len(placed)), **placed}
     while True:
         readers: dict[int, list[tuple[str, int]]] = {state: [] for state in colours}
