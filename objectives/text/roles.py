@@ -16,10 +16,9 @@ from datasets.table import CastError
 
 from objectives.errors import UserError, a_few, causes, first_line
 from objectives.metric import Labels
-from objectives.text.quotes import quotes_of
 from objectives.text.scanning import Rows, scan
 from objectives.text.task import Examples, LabelledText, Task
-from objectives.text.text_files import DELIMITERS, without_views
+from objectives.text.text_files import DELIMITERS, quotes_of, without_views
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}

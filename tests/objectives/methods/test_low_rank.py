@@ -32,10 +32,10 @@ from objectives.strategies.low_rank import (
     spectra,
     with_ranks,
 )
+from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.exporting import plain_bert
-from objectives.students.bert.family import BERT
 from objectives.students.bert.linears import LINEARS, matmuls
 from objectives.training.stages import Stage
 from tests.conftest import TINY
