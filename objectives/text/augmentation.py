@@ -21,7 +21,7 @@ from objectives.device import to_device
 from objectives.errors import Checked, PositiveInt, Share, UserError
 from objectives.progress import Progress
 from objectives.session import Session
-from objectives.students.bert import pretrained
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.loading import load
 from objectives.text.data import Split
 from objectives.text.task import Examples
@@ -86,7 +86,7 @@ class Sentence:
 
     def replaceable(self) -> list[int]:
         """The places of its words, but for stop words: not those of numbers and punctuation."""
-        # 318 words, in place of NLTK's; the import takes a second, which few studies need.
+        # 318 words, instead of NLTK's; the import takes a second, which few studies need.
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS as STOP_WORDS
 
         words = enumerate(self.words)
@@ -119,9 +119,7 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
         glove=glove,
         definition={
             **asdict(settings),
-            "masked_lm": pretrained.fingerprint_with_tokenizer(
-                settings.masked_lm, masked_lm.tokenizer
-            ),
+            "masked_lm": Checkpoint(settings.masked_lm).fingerprint_with_tokenizer,
             "word_vectors": "embeddings of the masked LM" if glove is None else glove.fingerprint,
         },
     )
@@ -218,15 +216,16 @@ def _last_line(of_others: "hashlib._Hash") -> bytes:
     return json.dumps({"sha256": of_others.hexdigest()}).encode() + b"\n"
 
 
-def open_masked_lm(checkpoint: str) -> MaskedLM:
+def open_masked_lm(name: str) -> MaskedLM:
     """Check a masked LM and read its tokenizer. Raises UserError for what cannot fill in words."""
-    config = pretrained.read_config(checkpoint)
-    if not pretrained.has_mlm_head(checkpoint):
+    checkpoint = Checkpoint(name)
+    config = checkpoint.bert_config()
+    if not checkpoint.has_mlm_head:
         raise UserError(
-            f"masked_lm '{checkpoint}': it has no masked-LM head (cls.predictions); "
+            f"masked_lm '{name}': it has no masked-LM head (cls.predictions); "
             "use a pretrained BERT, such as 'bert-base-uncased'"
         )
-    tokenizer = pretrained.load_tokenizer(checkpoint)
+    tokenizer = checkpoint.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if (
         backend is None
@@ -236,22 +235,22 @@ def open_masked_lm(checkpoint: str) -> MaskedLM:
         or tokenizer.mask_token_id is None
     ):
         raise UserError(
-            f"masked_lm '{checkpoint}': its tokenizer is not BERT's (WordPiece, with a mask token);"
+            f"masked_lm '{name}': its tokenizer is not BERT's (WordPiece, with a mask token);"
             " save the tokenizer of its pretraining beside it"
         )
     tokens = 1 + max(tokenizer.get_vocab().values())
     if tokens > config.vocab_size or config.type_vocab_size < 2:
         raise UserError(
-            f"masked_lm '{checkpoint}': it must know the {tokens} tokens of its tokenizer and 2 "
+            f"masked_lm '{name}': it must know the {tokens} tokens of its tokenizer and 2 "
             f"segments, but knows {config.vocab_size} and {config.type_vocab_size}; "
             "use another BERT"
         )
-    _load(checkpoint, only_check=True)
-    return MaskedLM(checkpoint, tokenizer, config.max_position_embeddings)
+    _load(name, only_check=True)
+    return MaskedLM(name, tokenizer, config.max_position_embeddings)
 
 
 def _load(checkpoint: str, *, only_check: bool = False) -> BertForMaskedLM:
-    config = pretrained.own_config(checkpoint)
+    config = Checkpoint(checkpoint).config
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
         return load(BertForMaskedLM, checkpoint, config, other_heads=True, only_check=only_check)
 

@@ -363,7 +363,7 @@ class Population:
     def _norm(self, name: str, inputs_KTD: Tensor) -> Tensor:
         scale_KD, shift_KD = self.weights[name + ".weight"], self.weights[name + ".bias"]
         shape, eps = inputs_KTD.shape[-1:], self.layer_norm_eps
-        if self.size == 1:  # one kernel in place of two
+        if self.size == 1:  # one kernel instead of two
             return functional.layer_norm(inputs_KTD, shape, scale_KD[0], shift_KD[0], eps)
         normed_KTD = functional.layer_norm(inputs_KTD, shape, eps=eps)
         return torch.addcmul(shift_KD[:, None], normed_KTD, scale_KD[:, None])

@@ -29,7 +29,7 @@ _LIMIT = 4 * 2**30
 
 
 def kept_logits(
-    teacher: Classifier, split: Split, *, session: Session, role: str = "train"
+    teacher: Classifier, split: Split, *, session: Session, role: str | None = None
 ) -> Tensor:
     """`evaluate.predict`, or what it has left in the cache; the caller holds a lock."""
     device, progress = session.device, session.progress
@@ -38,7 +38,7 @@ def kept_logits(
 
     def answer() -> NDArray[np.float32]:
         passes = math.ceil(len(split) / sequences_a_pass(device))
-        progress.begin(f"let the teacher answer {role}", passes)
+        progress.begin(f"let the teacher answer {role or split.role}", passes)
         return predict(teacher, split, device, progress).numpy()
 
     shape = (len(split), count_labels(teacher.config))

@@ -6,7 +6,7 @@ import torch
 
 from objectives.errors import UserError, first_line
 from objectives.students.bert.architecture import BertArchitecture
-from objectives.students.bert.pretrained import own_config
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.loading import load
 
@@ -23,7 +23,7 @@ def inherited(
     try:
         architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())
         with torch.random.fork_rng(devices=[]):  # making a model draws numbers
-            config = own_config(str(folder / "model"))
+            config = Checkpoint(str(folder / "model")).config
             model = load(PrunedBertForSequenceClassification, str(folder / "model"), config)
     except (OSError, ValueError) as error:
         raise UserError(

@@ -18,7 +18,6 @@ from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval
 from objectives.measures.thresholds import cross_fitted
 from objectives.session import Session
-from objectives.students.bert.pretrained import longest as longest_of
 from objectives.text.data import Truncation
 from objectives.text.task import Task, may_keep_tails
 from objectives.workbench.inputs import read_inputs
@@ -69,7 +68,9 @@ def lengths(
     """
     if not teacher.checkpoints:
         raise UserError("Teacher.answers has no tokens to be cut off; name a checkpoint")
-    longest = min(filter(None, map(longest_of, teacher.checkpoints)), default=max(max_lengths))
+    longest = min(
+        (most for model in teacher.models if (most := model.longest)), default=max(max_lengths)
+    )
     known = [length for length in max_lengths if length <= longest] or list(max_lengths)
     teacher = replace(teacher, trials=0)
     inputs = read_inputs(replace(task, max_length=min(known), truncation="head"), teacher)
@@ -86,7 +87,7 @@ def lengths(
             train = own.split("train") if teacher.fine_tuned else None
             answering = own.answering(train, session)
             started = time.perf_counter()
-            logits = answering.said(select, own.text.roles["select"], "select")
+            logits = answering.answer(select, own.text.roles["select"])
             seconds = time.perf_counter() - started
         first = logits if first is None else first
         judged = select.answered(first)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -32,9 +33,14 @@ from objectives.measures.bootstrap import Interval, resampled_metrics
 from objectives.measures.evaluate import predictions_of
 from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
-from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.exporting import save_model
+from objectives.students.bert.pretrained import (
+    SEVERAL,
+    Checkpoint,
+    named_outputs,
+    take_outputs,
+)
 from objectives.text.data import INPUTS, Split
 from objectives.text.task import LabelledText
 from objectives.training.losses import task_loss
@@ -116,6 +122,11 @@ class Teacher:
         return (self.checkpoint,) if self.checkpoint else self.ensemble
 
     @property
+    def models(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints, which are read when they are first asked for something."""
+        return tuple(map(Checkpoint, self.checkpoints))
+
+    @property
     def name(self) -> str:
         """Name in messages."""
         return " + ".join(self.checkpoints) or str(self.answers)
@@ -123,7 +134,7 @@ class Teacher:
     @property
     def fine_tuned(self) -> bool:
         """Whether a checkpoint of it is fine-tuned here, as it has no classifier."""
-        return not all(map(pretrained.has_classifier, self.checkpoints))
+        return not all(model.has_classifier for model in self.models)
 
     def settled(self, rows: int, checkpoint: str) -> "Teacher":
         """This teacher with numbers for `epochs` and `learning_rate`.
@@ -138,7 +149,7 @@ class Teacher:
         steps = math.ceil(rows / self.batch_size)
         epochs = self.epochs or min(10, max(3, math.ceil(_STEPS / steps)))
         if (rate := self.learning_rate) is None:
-            width = getattr(pretrained.own_config(checkpoint), "hidden_size", 768)
+            width = getattr(Checkpoint(checkpoint).config, "hidden_size", 768)
             rate = min(3e-4, 5e-5 * (768 / width) ** 2)
         return replace(self, epochs=epochs, learning_rate=rate)
 
@@ -160,20 +171,17 @@ def load_teacher(
     """Load the teacher as a BERT of the task's labels, fine-tuned, in evaluation mode on the
     device."""
     # Labels bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
-    (checkpoint,) = teacher.checkpoints
-    if pretrained.has_classifier(checkpoint):
+    (checkpoint,) = teacher.models
+    if checkpoint.has_classifier:
         return ready(checkpoint, text, session.device)
-
-    def load(folder: str) -> BertForSequenceClassification:
-        return load_frozen(folder, session.device)
-
     assert train is not None, "it is fine-tuned on rows"
+    load = partial(load_frozen, device=session.device)
     return fine_tuned(teacher, checkpoint, text, train, load, session=session, fine_tune=fine_tune)
 
 
 def fine_tuned(
     teacher: Teacher,
-    checkpoint: str,
+    checkpoint: Checkpoint,
     text: LabelledText,
     train: Split,
     load: Callable[[str], Loaded],
@@ -188,11 +196,11 @@ def fine_tuned(
     # without a role does not; nor does the device where `precision` is "auto", as a run that goes
     # on on another one has one teacher. `make` fine-tunes in another way. Without `fine_tune`, and
     # of a teacher with `trials` without `make`, only what a launch left there counts.
-    label_names, teacher = text.label_names, teacher.settled(len(train), checkpoint)
+    label_names, teacher = text.label_names, teacher.settled(len(train), checkpoint.name)
     ingredients = {
         **teacher.fine_tuning,
         "precision": str(matmul_dtype(teacher.precision, session.device)),
-        "checkpoint": pretrained.fingerprint(checkpoint),
+        "checkpoint": checkpoint.fingerprint,
         "data": text.fingerprint_of_roles,
         "tokens": train.fingerprint,
         "max_length": train.max_length,
@@ -210,7 +218,7 @@ def fine_tuned(
             return load(str(folder))
         raise UserError(
             f"'{session.cache}' does not hold the teacher that was fine-tuned from "
-            f"'{checkpoint}'; launch the study again with the same number of trials to "
+            f"'{checkpoint.name}'; launch the study again with the same number of trials to "
             "fine-tune it again, or restore the folder from a copy"
         )
     if folder.is_dir():
@@ -218,30 +226,30 @@ def fine_tuned(
             return load(str(folder))
         except (OSError, ValueError) as error:
             session.progress.note(made_anew(folder, first_line(error)))
-    tokenizer = pretrained.load_tokenizer(checkpoint)
-    model = make() if make else trained(teacher, checkpoint, label_names, tokenizer, train, session)
+    model = make() if make else trained(teacher, checkpoint, label_names, train, session)
     with atomic_write(folder) as unfinished:
         save_model(model, unfinished)
-        tokenizer.save_pretrained(unfinished)
+        checkpoint.tokenizer.save_pretrained(unfinished)
     return load(str(folder))
 
 
-def ready(checkpoint: str, text: LabelledText, device: str) -> BertForSequenceClassification:
+def ready(checkpoint: Checkpoint, text: LabelledText, device: str) -> BertForSequenceClassification:
     """`load_teacher` of a checkpoint that holds a classifier."""
     label_names = text.label_names
-    order = pretrained.label_order(checkpoint, label_names, several=text.several)
-    names = pretrained.named_outputs([checkpoint], label_names, several=text.several)
-    model = load_frozen(checkpoint, device)
-    pretrained.take_outputs(model, order, names)
+    order = checkpoint.label_order(label_names, several=text.several)
+    names = named_outputs([checkpoint], label_names, several=text.several)
+    model = load_frozen(checkpoint.name, device)
+    take_outputs(model, order, names)
     if text.several:
-        model.config.problem_type = pretrained.SEVERAL
+        model.config.problem_type = SEVERAL
     return model
 
 
 def check_labels(teacher: Teacher, names: Sequence[str], *, several: bool = False) -> None:
     """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
-    for checkpoint in filter(pretrained.has_classifier, teacher.checkpoints):
-        pretrained.label_order(checkpoint, names, several=several)
+    for checkpoint in teacher.models:
+        if checkpoint.has_classifier:
+            checkpoint.label_order(names, several=several)
 
 
 def check_answers(teacher: Teacher, logits: Tensor, texts: Sequence[tuple[str, ...]]) -> None:
@@ -266,13 +274,13 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
             f"the cost of the teacher is not known, as '{teacher.name}' has only its answers: "
             "reports show that of ratio 1"
         )
-    for checkpoint in filter(pretrained.has_classifier, teacher.checkpoints):
-        known = pretrained.output_names(checkpoint)
+    for checkpoint in (model for model in teacher.models if model.has_classifier):
+        outputs = checkpoint.outputs
         numbered = [f"LABEL_{name}" for name in label_names]
-        if len(label_names) > 1 and not (set(label_names) <= set(known) or known == numbered):
-            pairs = ", ".join(f"{a} is {b}" for a, b in zip(known, label_names, strict=True))
+        if len(label_names) > 1 and not (set(label_names) <= set(outputs) or outputs == numbered):
+            pairs = ", ".join(f"{a} is {b}" for a, b in zip(outputs, label_names, strict=True))
             yield (
-                f"the labels of the teacher '{checkpoint}' are matched by position: {pairs}; "
+                f"the labels of the teacher '{checkpoint.name}' are matched by position: {pairs}; "
                 "if that is wrong, name them in its config.json (id2label)"
             )
     idle = [n for n, value in teacher.fine_tuning.items() if value != getattr(Teacher, n)]
@@ -341,7 +349,7 @@ def load_frozen(folder: str, device: str) -> BertForSequenceClassification:
     """A checkpoint as a BERT in evaluation mode; without a classifier it gets one that knows
     nothing."""
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
-        model = as_bert(pretrained.load_classifier(folder))
+        model = as_bert(Checkpoint(folder).load_classifier())
     model.eval().requires_grad_(False)
     return to_device(model, device)
 
@@ -379,9 +387,8 @@ class Reading(nn.Module):
 
 def trained(
     teacher: Teacher,
-    checkpoint: str,
+    checkpoint: Checkpoint,
     label_names: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
     train: Split,
     session: Session,
     judge: Callable[[Reading], None] | None = None,
@@ -396,10 +403,10 @@ def trained(
         torch.manual_seed(seed)
         problem_type = "regression" if train.regression else None
         if train.several:
-            problem_type = pretrained.SEVERAL
-        model = pretrained.load_classifier(checkpoint, label_names, problem_type)
+            problem_type = SEVERAL
+        model = checkpoint.load_classifier(label_names, problem_type)
         padding = model.config.pad_token_id  # saved as it was: RoBERTa's positions begin there
-        reading = to_device(Reading(model, tokenizer), device).train()
+        reading = to_device(Reading(model, checkpoint.tokenizer), device).train()
         dtype = matmul_dtype(teacher.precision, device)
         an_epoch = -(-len(train) // teacher.batch_size)
         steps = teacher.epochs * an_epoch

@@ -24,7 +24,7 @@ from objectives.problem import Problem, Words
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.students.bert.cutting import shape_of
-from objectives.students.bert.pretrained import SEVERAL, has_classifier, named_outputs
+from objectives.students.bert.pretrained import SEVERAL, named_outputs
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
@@ -206,10 +206,10 @@ def prepare(
         judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)
     words, more = _words(inputs, splits["select"], judged["select"], session)
     notes += more
-    teacher_logits = answering.said(train, texts, "train")
+    teacher_logits = answering.answer(train, texts)
     check_answers(inputs.teacher, teacher_logits, texts.texts)
     train = train.answered(teacher_logits)
-    if student is not None and inputs.student is not None and not has_classifier(inputs.student):
+    if student is not None and inputs.start and not inputs.start.has_classifier:
         _solve_classifier(student, train, teacher_logits, session.device)
     some = np.random.default_rng(0).permutation(len(train))[:_LEARNT]
     learnt = Examples([texts.texts[row] for row in some], train.labels[some])
@@ -299,7 +299,7 @@ def _answered(
     """The rows, labelled by the teacher where the task has no labels; and its logits (rows, C) of
     those that judge, and of alpha."""
     rows, roles = inputs.text.roles, (*JUDGING, "alpha")
-    answers = {role: answering.said(splits[role], rows[role], role) for role in roles}
+    answers = {role: answering.answer(splits[role], rows[role]) for role in roles}
     if inputs.task.labelled:
         return dict(splits), answers
     labelled = {role: splits[role].answered(logits) for role, logits in answers.items()}
@@ -309,13 +309,13 @@ def _answered(
 def _student(
     inputs: Inputs, bert: BertForSequenceClassification | None, session: Session
 ) -> BertForSequenceClassification | None:
-    if inputs.student is not None:
+    if inputs.start is not None:
         labels, several = inputs.text.label_names, inputs.text.several
         return load_student(
-            inputs.student,
+            inputs.start,
             labels,
             session.seed,
-            called=named_outputs(inputs.teacher.checkpoints, labels, several=several),
+            called=named_outputs(inputs.teacher.models, labels, several=several),
             problem_type=SEVERAL if several else bert and bert.config.problem_type,
             device=session.device,
         )

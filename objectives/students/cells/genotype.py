@@ -23,7 +23,7 @@ class Genotype:
     """Of a chain, one for each block, in their order: names of `OPERATIONS`, formulas, `IDENTITY`,
     or `NONE` for no block."""
     nodes: tuple[Node, ...] = ()
-    """Of any graph, in place of `operations`. A model has one genotype, whose JSON is its canonical
+    """Of any graph, instead of `operations`. A model has one genotype, whose JSON is its canonical
     form: a graph that is a chain becomes one."""
     pooling: tuple[str, ...] = ("mean", "max")
     """What the classifier reads of the tokens: names of `POOLINGS`, in whatever order."""
