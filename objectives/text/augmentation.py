@@ -166,12 +166,12 @@ def _copies(
         for row in examples.texts
     }
     for place, row in enumerate(roles["train"].texts):
-        own = tuple(" ".join(sentences[text].words) for text in row)
+        spelled = tuple(" ".join(sentences[text].words) for text in row)
         for column, text in enumerate(row):
             digest = hashlib.sha256(repr((session.seed, row, column)).encode()).digest()
             generator = np.random.default_rng(int.from_bytes(digest, "big"))
             for copy in _drawn(sentences[text], settings, generator):
-                words = (*own[:column], copy, *own[column + 1 :])
+                words = (*spelled[:column], copy, *spelled[column + 1 :])
                 if words not in seen:
                     seen.add(words)
                     yield place, (*row[:column], copy, *row[column + 1 :])
@@ -208,8 +208,8 @@ def _read(file: Path) -> list[_Copy]:
     *lines, end = file.read_bytes().splitlines(keepends=True) or [b""]
     if end != _last_line(hashlib.sha256(b"".join(lines))):
         raise ValueError("its checksum is wrong")
-    found = map(json.loads, lines)
-    return [(copy["row"], tuple(copy["text"])) for copy in found]
+    documents = map(json.loads, lines)
+    return [(copy["row"], tuple(copy["text"])) for copy in documents]
 
 
 def _last_line(of_others: "hashlib._Hash") -> bytes:
@@ -286,7 +286,7 @@ def find_options(
                 sentence.options[place] = nearest.get(word) or [word]
             elif sentence.position(place) < masked_lm.longest:
                 asked.append((sentence, place))
-    asked.sort(key=lambda one: -sum(map(len, one[0].pieces)))
+    asked.sort(key=lambda pair: -sum(map(len, pair[0].pieces)))
     source = "embeddings" if glove is None else "GloVe"
     progress.begin(
         f"augment the train text (neighbours by {source})", -(-len(asked) // _BATCH_SIZE)
@@ -296,8 +296,8 @@ def find_options(
         logits = _logits(masked_lm, model, chunk, device)
         best = logits.topk(min(count, logits.shape[1])).indices.tolist()
         for (sentence, place), likeliest in zip(chunk, best, strict=True):
-            found = dict.fromkeys(spelled[token] for token in likeliest if token in spelled)
-            sentence.options[place] = list(found) or sentence.options[place]
+            words_found = dict.fromkeys(spelled[token] for token in likeliest if token in spelled)
+            sentence.options[place] = list(words_found) or sentence.options[place]
         progress.advance()
 
 
@@ -328,8 +328,8 @@ def _neighbours(
         queries = {word: embeddings[ids].mean(0) for word, ids in pieces.items()}
     nearest = table.nearest(queries, count, str(model.device))
     return {
-        word: list(dict.fromkeys(filter(None, map(masked_lm.whole_word, found))))
-        for word, found in nearest.items()
+        word: list(dict.fromkeys(filter(None, map(masked_lm.whole_word, neighbours))))
+        for word, neighbours in nearest.items()
     }
 
 
@@ -343,10 +343,10 @@ def _logits(
     tokenizer = masked_lm.tokenizer
     ids, types = [], []
     for sentence, place in asked:
-        whole = [piece for pieces in sentence.pieces for piece in pieces]
-        row = [tokenizer.cls_token_id, *whole, tokenizer.sep_token_id]
+        pieces_all = [piece for pieces in sentence.pieces for piece in pieces]
+        row = [tokenizer.cls_token_id, *pieces_all, tokenizer.sep_token_id]
         row[sentence.position(place)] = tokenizer.mask_token_id
-        second = [*whole, tokenizer.sep_token_id]
+        second = [*pieces_all, tokenizer.sep_token_id]
         segments = [0] * len(row) + [1] * len(second)
         types.append(array("b", segments[: masked_lm.longest]))
         ids.append(array("i", (row + second)[: masked_lm.longest]))

@@ -61,8 +61,8 @@ def survey(task: Task) -> Survey:
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
-    whole = scan(task, data, task.split, labelled=task.labelled)
-    drawn, out, differing = _first_of_each_text(task, whole)
+    all_rows = scan(task, data, task.split, labelled=task.labelled)
+    drawn, out, differing = _first_of_each_text(task, all_rows)
     roles: dict[str, Rows] = {}
     wanted = {"heldout": task.heldout, "select": task.select, "alpha": task.alpha}
     labels = len(np.unique(drawn.labels))
@@ -102,8 +102,8 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     read = _what_was_read(task, out, roles)
     texts: Sequence[tuple[str, ...]] = ()
     if task.unlabelled_split is not None:
-        more, said = _unlabelled(task, data, task.unlabelled_split, drawn, roles)
-        texts, read = _examples(task, more).texts, f"{read}; {said}"
+        more, counted = _unlabelled(task, data, task.unlabelled_split, drawn, roles)
+        texts, read = _examples(task, more).texts, f"{read}; {counted}"
     return LabelledText(
         {role: _examples(task, rows) for role, rows in roles.items()}, names, texts, read
     )
@@ -142,22 +142,22 @@ def _unlabelled(
 ) -> tuple[Rows, str]:
     """The rows of a split whose text stands in no role, and how many, in words; `drawn` are those
     that could have had one."""
-    whole = scan(task, data, split, labelled=False)
-    known = np.concatenate([rows.texts for rows in roles.values()])
-    first = np.sort(np.unique(whole.texts, return_index=True)[1])
-    rows = whole.at(first[~np.isin(whole.texts[first], known)])
+    all_rows = scan(task, data, split, labelled=False)
+    used = np.concatenate([rows.texts for rows in roles.values()])
+    first = np.sort(np.unique(all_rows.texts, return_index=True)[1])
+    rows = all_rows.at(first[~np.isin(all_rows.texts[first], used)])
     if not len(rows):
         raise UserError(
             f"task '{task.name}': unlabelled_split '{split}' has only texts that other roles "
             "use; name another split or file, or leave it out"
         )
-    said = f"unlabelled {len(rows):,}"
+    counted = f"unlabelled {len(rows):,}"
     if split == task.split:
         lacking = np.count_nonzero(~np.isin(rows.texts, drawn.texts))
-        return rows, f"{said} ({lacking:,} of these without a label)" if lacking else said
-    out = _some(len(whole.data) - len(whole), "without a text")
-    out += _some(len(whole) - len(rows), "of equal text")
-    return rows, f"split '{split}': {_read_and_left_out(whole.data, out)}; {said}"
+        return rows, f"{counted} ({lacking:,} of these without a label)" if lacking else counted
+    out = _some(len(all_rows.data) - len(all_rows), "without a text")
+    out += _some(len(all_rows) - len(rows), "of equal text")
+    return rows, f"split '{split}': {_read_and_left_out(all_rows.data, out)}; {counted}"
 
 
 def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
@@ -169,14 +169,14 @@ def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
         return rows, out, 0
     later = np.ones(len(rows), dtype=np.bool_)
     later[first] = False
-    kept = first[np.searchsorted(texts, rows.texts[later])]
+    earlier = first[np.searchsorted(texts, rows.texts[later])]
     labels = rows.labels
     if rows.values:
         numbers = [number_of(value) for value in rows.values]
         meant = [v if n is None else n for v, n in zip(rows.values, numbers, strict=True)]
         places = {value: place for place, value in enumerate(meant)}
         labels = np.array([places[value] for value in meant])[labels]
-    differing = int(np.count_nonzero(labels[later] != labels[kept]))
+    differing = int(np.count_nonzero(labels[later] != labels[earlier]))
     among = f" ({differing:,} of these with another label than the first)" if differing else ""
     out += _some(len(rows) - len(first), f"of equal text{among}")
     return rows.at(np.sort(first)), out, differing
@@ -323,19 +323,20 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
         names = list(task.label)
     elif isinstance(inner, ClassLabel):
         names = list(map(str.strip, inner.names))
-        named = [[{names[int(one)] for one in own} for own in part.values] for part in parts]
-        parts = [replace(part, values=own) for part, own in zip(parts, named, strict=True)]
+        named = [[{names[int(label)] for label in row} for row in part.values] for part in parts]
+        parts = [replace(part, values=row) for part, row in zip(parts, named, strict=True)]
     else:
-        found = {name for part in parts for values in part.values for name in values}
-        whole = {name: own for name in found if isinstance(own := number_of(name), int)}
-        names = sorted(found, key=whole.__getitem__) if len(whole) == len(found) else sorted(found)
+        labels = {name for part in parts for values in part.values for name in values}
+        numbers: dict[str, Any] = {name: number_of(name) for name in labels}
+        whole = all(isinstance(number, int) for number in numbers.values())
+        names = sorted(labels, key=lambda name: numbers[name] if whole else name)
     if len(names) < 2:
         raise UserError(
             f"task '{task.name}': column '{task.label}' has {len(names)} labels ({a_few(names)}); "
             "with multi_label=True there must be two or more"
         )
     each = [
-        np.array([[name in own for name in names] for own in part.values], np.int8)
+        np.array([[name in row for name in names] for row in part.values], np.int8)
         for part in parts
     ]
     return names, [
@@ -361,8 +362,8 @@ def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
 def number_of(label: Any) -> int | float | None:
     """A label as a number, an int if it is whole; None if it is something else."""
     if isinstance(label, str):
-        if whole := _WHOLE.fullmatch(label):
-            return int(whole[1])
+        if integer := _WHOLE.fullmatch(label):
+            return int(integer[1])
         return float(label) if _REAL.fullmatch(label) else None
     if isinstance(label, float):
         return int(label) if label.is_integer() else label
@@ -374,15 +375,15 @@ def _take(
 ) -> tuple[Rows, Rows]:
     """Split off as many rows, stratified by class; returns what is left and what was taken. Of a
     class so rare that train might get none of its rows, train keeps one."""
-    drawn = kept = np.arange(len(rows))
-    kept, strata = kept[:0], None
+    drawn = rare = np.arange(len(rows))
+    rare, strata = rare[:0], None
     if task.classes:
         share = wanted / len(rows) if role == "train" else 1 - wanted / len(rows)
         _, first, counts = np.unique(rows.labels, return_index=True, return_counts=True)
-        kept = first[counts * share < 1]
-        drawn = np.setdiff1d(drawn, kept)
+        rare = first[counts * share < 1]
+        drawn = np.setdiff1d(drawn, rare)
         strata = _strata(rows.labels[drawn])
-    kept_of = (0, len(kept)) if role == "train" else (len(kept), 0)
+    kept_of = (0, len(rare)) if role == "train" else (len(rare), 0)
     reason = _too_few(task, wanted, rows, strata, kept_of, names)
     if reason:
         kind = "stratified " if task.classes else ""
@@ -395,11 +396,11 @@ def _take(
     of_train = int(role == "train")
     parts = train_test_split(
         drawn,
-        test_size=wanted - len(kept) * of_train,
+        test_size=wanted - len(rare) * of_train,
         random_state=task.seed,
         stratify=strata,
     )
-    parts[of_train] = np.concatenate([parts[of_train], kept])
+    parts[of_train] = np.concatenate([parts[of_train], rare])
     rest, taken = (rows.at(np.sort(part)) for part in parts)
     return rest, taken
 
@@ -420,7 +421,7 @@ def _too_few(
     wanted: int,
     rows: Rows,
     strata: Labels | None,
-    kept: tuple[int, int],
+    reserved: tuple[int, int],
     names: Sequence[str],
 ) -> str:
     """Why so many rows cannot be taken, and what to do; nothing if they can. `kept` are those that
@@ -439,7 +440,7 @@ def _too_few(
         some = a_few([names[int(label)] for label in single])
         return f"{len(single):,} of the {classes:,} labels have only one row left ({some}){many}"
     each = len(np.unique(strata))
-    least, most = each + kept[1], len(rows) - each - kept[0]
+    least, most = each + reserved[1], len(rows) - each - reserved[0]
     if not least <= wanted <= most:
         return (
             "what is taken and what is left need a row of each label; take "

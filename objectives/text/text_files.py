@@ -93,14 +93,14 @@ class TextFile:
 
     def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
         first = self._first_row()
-        there = list(first.columns)
+        names_read = list(first.columns)
         if not isinstance(first.index, pandas.RangeIndex):  # pandas took a column for row names
             raise UserError(
                 f"file '{self.path}': the second line has more fields than the first, which names "
-                f"{len(there)} column{'s' * (len(there) > 1)}; "
-                f"{self._other_delimiter(there) or self._quotes}"
+                f"{len(names_read)} column{'s' * (len(names_read) > 1)}; "
+                f"{self._other_delimiter(names_read) or self._quotes}"
             )
-        self._check_columns(columns, there)
+        self._check_columns(columns, names_read)
         # As they stand there: pandas changes a second one.
         names = list(self._first_row(header=None, keep_default_na=False).iloc[0])
         for column in columns:
@@ -114,22 +114,22 @@ class TextFile:
             "csv",
             cache,
             **self._form,
-            features=Features(dict.fromkeys(there, Value("string"))),
+            features=Features(dict.fromkeys(names_read, Value("string"))),
             keep_default_na=False,
             na_values=[""],
         )
 
-    def _check_columns(self, columns: Sequence[str], there: Sequence[str]) -> None:
-        missing = [column for column in columns if column not in there]
+    def _check_columns(self, columns: Sequence[str], present: Sequence[str]) -> None:
+        missing = [column for column in columns if column not in present]
         if missing:
-            hint = did_you_mean(missing[0], there)
+            hint = did_you_mean(missing[0], present)
             if self.delimiter:
-                other = self._other_delimiter(there)
+                other = self._other_delimiter(present)
                 line = f"; the first line must name the columns{hint}"
                 hint = f", one column; {other}" if other else line
             raise UserError(
                 f"file '{self.path}': no column '{missing[0]}'; there are "
-                f"{', '.join(repr(name[:SHOWN]) for name in there)}{hint}"
+                f"{', '.join(repr(name[:SHOWN]) for name in present)}{hint}"
             )
 
     def _first_row(self, **form: Any) -> pandas.DataFrame:
@@ -150,10 +150,10 @@ class TextFile:
     def _quotes(self) -> str:
         return f"put fields that hold {_SPOKEN.get(self.delimiter, self.delimiter)} in quotes"
 
-    def _other_delimiter(self, there: Sequence[str]) -> str:
+    def _other_delimiter(self, present: Sequence[str]) -> str:
         """Advice where the name of the only column holds what may separate columns."""
         for delimiter, spoken in _SPOKEN.items():
-            if len(there) == 1 and delimiter != self.delimiter and delimiter in there[0]:
+            if len(present) == 1 and delimiter != self.delimiter and delimiter in present[0]:
                 return f"if {spoken} separates them, give delimiter={spoken}"
         return ""
 
@@ -238,12 +238,12 @@ def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str] =
         return ""
     columns = [names.index(label) for label in labels if label in names]
     if swallowed and columns and not by_tabs:
-        known = _labels(path, delimiter, encoding, columns, len(names))
+        label_values = _labels(path, delimiter, encoding, columns, len(names))
         swallowed = [
             (place, rows)
             for place, rows in swallowed
             # One line has the labels of the field's own row.
-            if sum(_kinds(row, columns) in known for row in rows) > 1
+            if sum(_kinds(row, columns) in label_values for row in rows) > 1
             or (len(rows) == 1 and not needed)
         ]
     elif needed and not by_tabs:

@@ -66,10 +66,10 @@ class Vocabulary:
     def _order(self) -> Sequence[int]:
         """All ids by falling need."""
         document = _document(self.tokenizer)
-        stay, known = _spelling(document), document["model"]["vocab"].values()
+        stay, ids = _spelling(document), document["model"]["vocab"].values()
         tokens = np.concatenate([np.asarray(row) for row in self.train.input_ids])
-        uses = np.bincount(tokens, minlength=max(known) + 1)
-        return [*stay, *sorted(set(known) - set(stay), key=lambda n: (-uses[n], n))]
+        uses = np.bincount(tokens, minlength=max(ids) + 1)
+        return [*stay, *sorted(set(ids) - set(stay), key=lambda n: (-uses[n], n))]
 
     def count(self, share: float) -> int:
         """Pieces in a share of all, in (0, 1]."""

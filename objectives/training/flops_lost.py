@@ -21,9 +21,9 @@ def flops_to_lose(problem: Problem, target_ratio: float, spaces: tuple[str, ...]
     if isinstance(cost, Flops):
         return 1 - target_ratio
     least, least_flops = _least(cost, spaces), _least(flops, spaces)
-    kept = (target_ratio * problem.budget.full - least) / ((cost.full - least) or 1.0)
-    kept = min(1.0, max(0.0, kept))
-    return _lost(problem, least_flops + kept * (flops.full - least_flops))
+    share = (target_ratio * problem.budget.full - least) / ((cost.full - least) or 1.0)
+    share = min(1.0, max(0.0, share))
+    return _lost(problem, least_flops + share * (flops.full - least_flops))
 
 
 def _lost(problem: Problem, flops: float) -> float:

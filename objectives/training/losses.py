@@ -114,8 +114,8 @@ def hint_loss(
 ) -> Tensor:
     """The middle layer of the student against that of the teacher, (K,) (FitNets, Romero et al.
     2015)."""
-    own, wanted = (trace.hidden[len(trace.hidden) // 2] for trace in (student, teacher))
-    errors_KBS = _squared_errors(own, wanted, fit)
+    middle, wanted = (trace.hidden[len(trace.hidden) // 2] for trace in (student, teacher))
+    errors_KBS = _squared_errors(middle, wanted, fit)
     return (errors_KBS * _token_weights(attended_BS, teacher)).sum((-1, -2))
 
 
@@ -123,11 +123,11 @@ def _token_weights(attended_BS: Tensor, teacher: Trace) -> Tensor:
     return attended_BS / (attended_BS.sum() * teacher.hidden[0].shape[-1])
 
 
-def _squared_errors(own: Tensor, wanted_BSE: Tensor, fit: Mapping[str, Tensor]) -> Tensor:
+def _squared_errors(states: Tensor, wanted_BSE: Tensor, fit: Mapping[str, Tensor]) -> Tensor:
     """Squared errors (K, B, S) of hidden states (K, B, S, D), summed over E."""
     if fit:
-        own = torch.einsum("kbsd,ked->kbse", own, fit["weight"]) + fit["bias"][:, None, None]
-    return functional.mse_loss(own, wanted_BSE.expand_as(own), reduction="none").sum(-1)
+        states = torch.einsum("kbsd,ked->kbse", states, fit["weight"]) + fit["bias"][:, None, None]
+    return functional.mse_loss(states, wanted_BSE.expand_as(states), reduction="none").sum(-1)
 
 
 def teaching_layer(layer: int, student_layers: int, teacher_layers: int) -> int:

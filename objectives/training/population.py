@@ -25,7 +25,7 @@ from objectives.training.computed_weights import (
     rounded_products,
     rounded_weights,
 )
-from objectives.training.fusing import fuse, in_eights, joint, take
+from objectives.training.fusing import fuse, joint, take
 
 EMBEDDINGS = "bert.embeddings."
 """What the names of their weights begin with."""
@@ -96,7 +96,8 @@ class Population:
         on_gpu = next(models[0].parameters()).device.type != "cpu"
         low_rank = any(".reduce." in name for name in models[0].state_dict())
         if on_gpu and pads and is_cut(models[0]) and not low_rank:  # no masks of neurons
-            padded = in_eights(padded)
+            # A GPU multiplies numbers of 16 bits in multiples of 8.
+            padded = tuple(layer._replace(ffn=-(-layer.ffn // 8) * 8) for layer in padded)
         if len(set(widths)) > 1 and not pads:
             raise UserError(
                 f"models that were cut differently cannot train together: their activation "
@@ -136,9 +137,9 @@ class Population:
         """The state dict of one student, embeddings included, under the names of its model."""
         weights = {name: weight.detach() for name, weight in self.weights.items()}
         hidden = self.weights["bert.pooler.dense.weight"].shape[-1]
-        own = take(weights, self.reads, self.widths[index], self.padded, index, hidden)
+        cut = take(weights, self.reads, self.widths[index], self.padded, index, hidden)
         shared = {EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
-        return {**shared, **own}
+        return {**shared, **cut}
 
     def logits(
         self,
@@ -168,12 +169,12 @@ class Population:
         # The classifier reads the first position only; a trace wants all.
         last = max((n for n, widths in enumerate(self.padded) if widths.layers), default=None)
         for number, (letter, layer) in enumerate(self.sublayers):
-            own = {space: mask[:, :, layer] for space, mask in masks.items()}
+            of_layer = {space: mask[:, :, layer] for space, mask in masks.items()}
             if trace is not None and number % 2 == 0:
                 trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             first_only = trace is None and (letter, layer) == ("s", last)
             hidden_KTD = self._sublayer(
-                letter, layer, hidden_KTD, unseen_N11S, own, trace, first_only=first_only
+                letter, layer, hidden_KTD, unseen_N11S, of_layer, trace, first_only=first_only
             )
         if trace is not None:
             trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
@@ -196,11 +197,11 @@ class Population:
         layer."""
         # The FFN takes first positions alone, too.
         sequences, mask_KB = len(unseen_N11S) // self.size, None
-        there = [widths[layer].layers for widths in self.widths]
+        present = [widths[layer].layers for widths in self.widths]
         if "layers" in masks:
             mask_KB = masks["layers"].squeeze(-1)
-        elif not all(there):
-            mask_KB = on_device(torch.tensor(there)[:, None], str(hidden_KTD.device))
+        elif not all(present):
+            mask_KB = on_device(torch.tensor(present)[:, None], str(hidden_KTD.device))
         if trace is not None and letter == "s":
             trace.kept.append(mask_KB)
         if not self.padded[layer].layers:
@@ -239,15 +240,15 @@ class Population:
         with autocast(self.matmul_dtype, attended_BS.device.type):
             students = replace(self, weights=rounded_weights(self.weights, self.rounding, layers))
             unseen_N11S = self._unseen(attended_BS, hidden_KBSD.dtype)
-            found = [hidden_KBSD]
+            states = [hidden_KBSD]
             for layer in layers:
-                given_KTD = found[-1].flatten(1, 2)
+                given_KTD = states[-1].flatten(1, 2)
                 for letter in "sf":
                     given_KTD = students._sublayer(letter, layer, given_KTD, unseen_N11S, {})
-                found.append(given_KTD.unflatten(1, (sequences, -1)))
+                states.append(given_KTD.unflatten(1, (sequences, -1)))
             if len(self.padded) - 1 not in layers:
-                return found, None
-            return found, _float32(students._classified(found[-1][:, :, 0]))
+                return states, None
+            return states, _float32(students._classified(states[-1][:, :, 0]))
 
     def _unseen(self, attended_BS: Tensor, dtype: torch.dtype) -> Tensor:
         """Bias of the scores, (N, 1, 1, S), made once: each layer would make it of a mask of
@@ -296,7 +297,7 @@ class Population:
                 scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
                 trace.scores.append(_float32(scores_NHSS).unflatten(0, (self.size, -1)))
             rounded = None
-            if any(own.layers[layer].attention_bits for own in self.rounding):
+            if any(architecture.layers[layer].attention_bits for architecture in self.rounding):
                 rounded = partial(rounded_products, architectures=self.rounding, layer=layer)
             context_NHSP = _attend(
                 query.transpose(1, 2),
@@ -331,12 +332,12 @@ class Population:
                 for mask_KBD in mask_KBRD.unbind(2)
             ]
         names = [name + which for which in ("query", "key", "value")]
-        found = dict(zip(names, read if len(read) == 3 else read * 3, strict=True))
+        inputs = dict(zip(names, read if len(read) == 3 else read * 3, strict=True))
         for name in names:
             if name in self.reads:
                 places_KTI = self.reads[name][:, None].expand(-1, hidden_KTD.shape[1], -1)
-                found[name] = functional.pad(found[name], (0, 1)).gather(-1, places_KTI)
-        return found
+                inputs[name] = functional.pad(inputs[name], (0, 1)).gather(-1, places_KTI)
+        return inputs
 
     def _feed_forward(
         self, layer: int, hidden_KTD: Tensor, masks: Mapping[str, Tensor], sequences: int

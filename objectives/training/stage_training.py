@@ -52,7 +52,7 @@ class StageTraining:
         self.heads = _matching_heads(problem, size, architectures) if loss in WITH_SCORES else []
         softer = temperatures or [stage.temperature] * size
         self.temperature = None
-        if any(one != 1 for one in softer):
+        if any(temperature != 1 for temperature in softer):
             self.temperature = on_device(torch.tensor(softer), problem.device)
         self.fit = _new_fit(problem, size, seed) if loss != "prediction" else {}
         self.optimizer = PopulationOptimizer(
@@ -180,12 +180,12 @@ def _matching_heads(
     problem: Problem, size: int, architectures: Sequence[BertArchitecture] | None
 ) -> list[tuple[Tensor, Tensor]]:
     """For each layer which head of the teacher a student's is, and whether it is there: (K, H)."""
-    kept = architectures or [BertArchitecture.full(problem.shape)] * size
+    cut_to = architectures or [BertArchitecture.full(problem.shape)] * size
     matching = []
-    for layers in zip(*(architecture.layers for architecture in kept), strict=True):
+    for layers in zip(*(architecture.layers for architecture in cut_to), strict=True):
         heads = [torch.tensor(layer.heads, dtype=torch.int64) for layer in layers]
         which = pad_sequence(heads, batch_first=True)
-        part = pad_sequence([torch.ones(len(own)) for own in heads], batch_first=True)
+        part = pad_sequence([torch.ones(len(indices)) for indices in heads], batch_first=True)
         matching.append((which.to(problem.device), part.to(problem.device)))
     return matching
 
@@ -194,10 +194,10 @@ def _new_fit(problem: Problem, size: int, seed: int) -> dict[str, Tensor]:
     """A random projection from the student's hidden states to the teacher's; none if equally
     wide."""
     # One for each stage. (TinyBERT's is a part of the student, and so goes on.)
-    own, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
-    if own == wanted:
+    width, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
+    if width == wanted:
         return {}
-    weight = torch.empty(wanted, own)
+    weight = torch.empty(wanted, width)
     generator = torch.Generator().manual_seed(seed)
     torch.nn.init.normal_(weight, std=problem.student.config.initializer_range, generator=generator)
     return {

@@ -54,7 +54,7 @@ class BertAnswers(Answering):
         return measured_costs(self.bert, seq_len)
 
 
-class Member(NamedTuple):
+class _Member(NamedTuple):
     """A classifier of several."""
 
     model: Reading
@@ -68,7 +68,7 @@ class ClassifierAnswers(Answering):
     """Classifiers, each in its own tokens: logits of their mean probabilities; the mean of
     numbers."""
 
-    members: Sequence[Member]
+    members: Sequence[_Member]
     label_names: Sequence[str]
     several: bool
     """Whether a row may have several of them."""
@@ -126,12 +126,12 @@ def load_classifiers(
     for checkpoint in teacher.models:
         tokenizer = checkpoint.tokenizer
 
-        def load(folder: str, tokenizer: PreTrainedTokenizerBase = tokenizer) -> Member:
+        def load(folder: str, tokenizer: PreTrainedTokenizerBase = tokenizer) -> _Member:
             with torch.random.fork_rng(devices=[]):  # making a model draws numbers
                 model = Checkpoint(folder).load_classifier()
             model.eval().requires_grad_(False)
             order = Checkpoint(folder).label_order(text.label_names, several=text.several)
-            return Member(to_device(Reading(model, tokenizer), session.device), tokenizer, order)
+            return _Member(to_device(Reading(model, tokenizer), session.device), tokenizer, order)
 
         if checkpoint.has_classifier:
             members.append(load(checkpoint.name))

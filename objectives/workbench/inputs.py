@@ -70,7 +70,7 @@ class Inputs:
 
     @property
     def no_teacher(self) -> NoBert:
-        """What stands for a teacher that only answers."""
+        """Stand-in for a teacher that only answers."""
         return NoBert(
             f"it learns from the inside of the teacher, but '{self.teacher.name}' "
             f"{self.only_answers}; learn its answers alone (stages with the loss 'prediction', "
@@ -79,7 +79,7 @@ class Inputs:
 
     @property
     def no_student(self) -> NoBert:
-        """What stands for a student that can be cut, where there is none."""
+        """Stand-in for a student that can be cut, where there is none."""
         return NoBert(
             f"it cuts a BERT, but the teacher '{self.teacher.name}' {self.only_answers}; set "
             "Study.student to a BERT, or choose a method of cells, such as CellSearch"
@@ -118,8 +118,8 @@ class Inputs:
 
     def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
         """The rows of a role as tokens: the students', or those of another tokenizer."""
-        rows, own = self.text.roles[role], tokenizer or self.tokenizer
-        return tasks.tokenise(rows, role, own, self.task.max_length, self.task.truncation)
+        rows, reader = self.text.roles[role], tokenizer or self.tokenizer
+        return tasks.tokenise(rows, role, reader, self.task.max_length, self.task.truncation)
 
     def selection(self, answering: Answering) -> Tensor:
         """Logits (rows, C) of a teacher on the selection rows, on the CPU."""
@@ -198,7 +198,7 @@ def read_inputs(
         student_fingerprint=own_fingerprint,
         notes=tuple(notes),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
-        beside={one.task.name: _read_beside(one, teacher, augmentation) for one in beside},
+        beside={extra.task.name: _read_beside(extra, teacher, augmentation) for extra in beside},
     )
 
 
@@ -251,22 +251,23 @@ def _check_layers(checkpoint: Checkpoint, chosen: tuple[int, ...], why: str) -> 
     check_layers(chosen, checkpoint.bert_config().num_hidden_layers)
 
 
-def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
+def _read_beside(extra: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
     """Another task. Raises UserError also where its teacher reads other tokens than the study's."""
-    for each in (one.teacher, teacher):
+    for each in (extra.teacher, teacher):
         if why := only_answers_of(each, None):
             raise UserError(
                 f"Study.beside: the teacher '{each.name}' {why}; tasks together need BERTs"
             )
-    models = (*one.teacher.models, *teacher.models)
+    models = (*extra.teacher.models, *teacher.models)
     sizes = [model.bert_config() for model in models]
     read = {(s.type_vocab_size, s.max_position_embeddings) for s in sizes}
     if len(read) > 1 or not same_tokens(*models):
         raise UserError(
-            f"Study.beside: the teacher '{models[0].name}' of task '{one.task.name}' does not read "
-            f"the tokens of the study's '{models[1].name}'; take teachers of one pretrained model"
+            f"Study.beside: the teacher '{models[0].name}' of task '{extra.task.name}' does not "
+            f"read the tokens of the study's '{models[1].name}'; take teachers of one pretrained "
+            "model"
         )
-    return read_inputs(one.task, one.teacher, augmentation=augmentation)
+    return read_inputs(extra.task, extra.teacher, augmentation=augmentation)
 
 
 def _classes_of(teacher: Teacher, task: Task) -> list[str]:

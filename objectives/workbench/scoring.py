@@ -46,7 +46,7 @@ class Score(Worth):
     """The same on rows that it learnt from; None of the teacher, who did not learn from itself."""
 
 
-def answers_of(
+def served_answers(
     engine: Engine, model: PreTrainedModel, splits: Mapping[str, Split], device: str
 ) -> dict[str, Tensor]:
     """Logits (rows, C) of each split as an engine gives them; those of float32 are torch's."""
@@ -69,13 +69,13 @@ def score_of(
     "train"."""
     # `labels` are those that have thresholds of their own, `sizes` the fields of a `Score` on
     # costs.
-    judged, found = answers, list[float]()
+    judged, thresholds = answers, list[float]()
     if labels:
-        judged, found = less_thresholds(answers, splits["select"], metric)
+        judged, thresholds = less_thresholds(answers, splits["select"], metric)
     worth = [
         metric_with_interval(judged[role], splits[role], metric) for role in ("select", "heldout")
     ]
     far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
-    sizes["thresholds"] = dict(zip(labels, found, strict=True))
+    sizes["thresholds"] = dict(zip(labels, thresholds, strict=True))
     sizes["train_divergence"] = far.get("train")
     return Score(*worth[0], *worth[1], far["select"], far["heldout"], **sizes)

@@ -58,8 +58,8 @@ _STEPS = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """What the students learn from, one of `checkpoint`, `ensemble` and `answers`; and how a
-    checkpoint is fine-tuned if it has no classifier yet.
+    """Source of the answers that students learn: one of `checkpoint`, `ensemble` and `answers`; and
+    how a checkpoint is fine-tuned if it has no classifier yet.
 
     One that computes what BERT does (`adapters.ADAPTERS`) can be cut and asked for hidden states,
     if students read its tokens. All others only answer: students are cells, or cut from
@@ -207,12 +207,14 @@ def fine_tuned(
         "labels": list(label_names),
         "seed": session.seed,
     }
-    own = session.cache / content_key(ingredients)
+    usual = session.cache / content_key(ingredients)
     others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
-    there = [own, *(session.cache / content_key(other) for other in others)]
+    folders = [usual, *(session.cache / content_key(other) for other in others)]
     left = not fine_tune or (teacher.trials > 0 and make is None)
     anywhere = left or teacher.precision == "auto"
-    folder = next((kept for kept in there if kept.is_dir()), own) if anywhere else own
+    folder = usual
+    if anywhere:
+        folder = next((candidate for candidate in folders if candidate.is_dir()), usual)
     if left:
         if folder.is_dir():
             return load(str(folder))
@@ -324,9 +326,9 @@ def words_note(
     """Note on a teacher that is not clearly better, by a paired bootstrap, than a linear model on
     words."""
     labels, classes, both = select.labels, logits.shape[-1], (predictions_of(logits, select), words)
-    own, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
+    value, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
     gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)
-    if own == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:
+    if value == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:
         return None
     epochs, rate, cut_off = "", "", ""
     if select.truncated:
@@ -339,9 +341,9 @@ def words_note(
         rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g}; Teacher.trials finds one)"
     return (
         f"the teacher is not clearly better than words alone: its {metric} on the selection split "
-        f"is {own:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it longer{epochs},"
-        f" at another rate{rate}{cut_off} or on more rows (Task.train), or take another "
-        "checkpoint, before students learn from it"
+        f"is {value:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it "
+        f"longer{epochs}, at another rate{rate}{cut_off} or on more rows (Task.train), or take "
+        "another checkpoint, before students learn from it"
     )
 
 
@@ -360,25 +362,25 @@ class Reading(nn.Module):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         super().__init__()
         self.model, self.config = model, model.config
-        known = signature(model.forward).parameters
-        self.names = [n for n in INPUTS if n in known and n in tokenizer.model_input_names]
+        parameters = signature(model.forward).parameters
+        self.names = [n for n in INPUTS if n in parameters and n in tokenizer.model_input_names]
         self.tokenizer = tokenizer
         for config in (self.config, self.config.get_text_config()):
             config.pad_token_id = tokenizer.pad_token_id  # by which a decoder finds the last token
 
     def forward(self, return_dict: bool = True, **inputs: Tensor) -> Any:
         """Output of the classifier. Raises UserError for a text that it cannot answer alone."""
-        own = {name: inputs[name].long() for name in self.names}  # XLNet's mask is of numbers
+        tensors = {name: inputs[name].long() for name in self.names}  # XLNet's mask is of numbers
         try:
-            return self.model(**own, return_dict=return_dict)
+            return self.model(**tensors, return_dict=return_dict)
         except Exception as error:
             if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
                 raise
-            if len(own["input_ids"]) > 1:  # BART takes no texts of one and of two ends together
-                rows = zip(*(tensor.split(1) for tensor in own.values()), strict=True)
-                alone = [self(**dict(zip(own, row, strict=True))).logits for row in rows]
+            if len(tensors["input_ids"]) > 1:  # BART takes no texts of one and of two ends together
+                rows = zip(*(tensor.split(1) for tensor in tensors.values()), strict=True)
+                alone = [self(**dict(zip(tensors, row, strict=True))).logits for row in rows]
                 return SequenceClassifierOutput(logits=torch.cat(alone))
-            text = str(self.tokenizer.decode(own["input_ids"][0], skip_special_tokens=True))
+            text = str(self.tokenizer.decode(tensors["input_ids"][0], skip_special_tokens=True))
             raise UserError(
                 f"the teacher ({self.config.model_type}) cannot answer the text "
                 f"{a_few([text])} ({first_line(error)}); mend it, or leave it out of the data"

@@ -49,8 +49,8 @@ def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrain
             losses.append(loss_of(model))
             report(len(losses), losses[-1])
 
-        own = replace(teacher, **settings)
-        model = trained(own, checkpoint, text.label_names, split("train"), session, judge)
+        settled = replace(teacher, **settings)
+        model = trained(settled, checkpoint, text.label_names, split("train"), session, judge)
         return model.cpu(), losses[-1]
 
     fine_tuned(

@@ -36,7 +36,7 @@ from objectives.workbench.answering import Answering
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
 from objectives.workbench.rows import features_of, notes_on_rows, rows_of_students
-from objectives.workbench.scoring import Score, answers_of, score_of
+from objectives.workbench.scoring import Score, score_of, served_answers
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import answers_of_words, worth_of_words
 
@@ -86,7 +86,7 @@ class Workbench:
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
         """Logits (rows, C) float32 of the student on "select", "heldout" and "train", whose rows
         are those of `learnt`, in the engine."""
-        return answers_of(self.engine, model, self._judging(architecture), self.problem.device)
+        return served_answers(self.engine, model, self._judging(architecture), self.problem.device)
 
     def score(
         self,
@@ -118,12 +118,12 @@ class Workbench:
             widths=architecture.sizes(),
         )
 
-    def _cost(self, model: PreTrainedModel, known: Mapping[str, float]) -> float:
+    def _cost(self, model: PreTrainedModel, costs: Mapping[str, float]) -> float:
         """Cost of a model in the unit of the study; timed where nothing predicts it."""
         cost = self.problem.counted.cost
-        if isinstance(cost, Latency) and cost.unit not in known:
+        if isinstance(cost, Latency) and cost.unit not in costs:
             return milliseconds_beside(model, self.problem.student, cost)
-        return known[cost.unit]
+        return costs[cost.unit]
 
     def tokenizer_of(self, architecture: Architecture) -> PreTrainedTokenizerBase:
         """The tokenizer that goes with a model of this architecture."""
@@ -164,8 +164,8 @@ def prepare(
     # `latency_batch` sequences in the `engine`; `objective` is what it compares students by,
     # `spaces` the kinds of units that "units" counts. Of other tasks FLOPs count.
     beside = {
-        name: prepare(own, session, engine=engine, objective=objective, fidelity=fidelity)
-        for name, own in inputs.beside.items()
+        name: prepare(extra, session, engine=engine, objective=objective, fidelity=fidelity)
+        for name, extra in inputs.beside.items()
     }
     splits, notes = _rows(inputs, session)
     answering = inputs.answering(splits["train"], session)
@@ -181,7 +181,7 @@ def prepare(
     judging = {role: splits[role] for role in JUDGING}
     served = {role: answers[role] for role in JUDGING}
     if BITS[engine] != FULL_BITS and bert is not None:
-        served = answers_of(engine, bert, judging, session.device)
+        served = served_answers(engine, bert, judging, session.device)
     labels = tuple(inputs.text.label_names) if inputs.task.own_thresholds else ()
     for role, logits in {**answers, **served}.items():
         check_answers(inputs.teacher, logits, inputs.text.roles[role].texts)
@@ -200,7 +200,7 @@ def prepare(
             f"students of layers {inputs.student_layers} begin at a ratio of "
             f"{counted.cost.full / counted.full:.3g}: a larger target_ratio cannot be met"
         )
-    notes += _told(session, few, weak)
+    notes += _log(session, few, weak)
     judged = served
     if labels:
         judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)
@@ -237,7 +237,7 @@ def prepare(
             device=session.device,
             cache=session.cache,
             seq_len=inputs.seq_len,
-            beside=tuple(own.problem for own in beside.values()),
+            beside=tuple(extra.problem for extra in beside.values()),
         ),
         select=splits["select"],
         heldout=splits["heldout"],
@@ -253,7 +253,7 @@ def prepare(
         flops=Flops(counted.cost.shape, inputs.seq_len),
         flops_full=int(flops.full),
         labels=labels,
-        notes=(*notes, *(f"{name}: {note}" for name, own in beside.items() for note in own.notes)),
+        notes=(*notes, *(f"{name}: {note}" for name, b in beside.items() for note in b.notes)),
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,
     )
@@ -282,15 +282,15 @@ def _rows(inputs: Inputs, session: Session) -> tuple[dict[str, Split], list[str]
     splits = {role: inputs.split(role) for role in ROLES}
     check_tokens(inputs, splits.values())
     of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
-    return splits, _told(session, *inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
+    return splits, _log(session, *inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
 
 
-def _told(session: Session, *notes: str | None) -> list[str]:
+def _log(session: Session, *notes: str | None) -> list[str]:
     """The notes that there are, told to the user."""
-    found = [note for note in notes if note is not None]
-    for note in found:
+    present = [note for note in notes if note is not None]
+    for note in present:
         session.progress.note(note)
-    return found
+    return present
 
 
 def _answered(
@@ -338,7 +338,7 @@ def _costs(
     """Costs of the teacher for a `Score`, and budgets of the student: the study's, and of FLOPs."""
     # Costs of a teacher that are not known are those of ratio 1, whose widths they are.
     seq_len = inputs.seq_len
-    known: dict[str, float] = dict(answering.costs(seq_len))
+    costs: dict[str, float] = dict(answering.costs(seq_len))
 
     def cost_of(model: BertForSequenceClassification) -> Cost:
         if cost != "latency":
@@ -347,22 +347,22 @@ def _costs(
 
     widths: Mapping[str, tuple[int, ...]] = {}
     if student is None:
-        counted, flops = _whole(inputs, cost, known)
+        counted, flops = _whole(inputs, cost, costs)
     else:
-        own, whole = cost_of(student), None if bert is None else cost_of(bert)
-        if whole is not None:
-            known[whole.unit] = whole.full
-        of_unpruned = own if inputs.student is not None or whole is None else whole
+        of_student, of_bert = cost_of(student), None if bert is None else cost_of(bert)
+        if of_bert is not None:
+            costs[of_bert.unit] = of_bert.full
+        of_unpruned = of_student if inputs.student is not None or of_bert is None else of_bert
         widths = BertArchitecture.full(of_unpruned.shape).sizes()
-        counted = Budget(own, of_unpruned.full)
-        flops = Budget(Flops(own.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
-        known = known or dict(measured_costs(student, seq_len))
-        known.setdefault(counted.cost.unit, counted.full)
+        counted = Budget(of_student, of_unpruned.full)
+        flops = Budget(Flops(of_student.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
+        costs = costs or dict(measured_costs(student, seq_len))
+        costs.setdefault(counted.cost.unit, counted.full)
     of_teacher = {
-        "cost": known[counted.cost.unit],
-        "flops": known[flops.cost.unit],
-        "params": known["params"],
-        "bytes": known["bytes"],
+        "cost": costs[counted.cost.unit],
+        "flops": costs[flops.cost.unit],
+        "params": costs["params"],
+        "bytes": costs["bytes"],
         "widths": widths,
     }
     return of_teacher, counted, flops
@@ -396,7 +396,7 @@ def _words(
         return None, []
     answers = answers_of_words(task, text, session)
     note = words_note(inputs.teacher, task.metric, select, logits, answers["select"])
-    return worth_of_words(task, text, answers), _told(session, note)
+    return worth_of_words(task, text, answers), _log(session, note)
 
 
 def _cost(

@@ -71,10 +71,10 @@ class BertFamily(Family):
             return None
         configs = [model.config for model in models]
         pieces = max(getattr(c, "full_vocab_size", None) or c.vocab_size for c in configs)
-        own = {name: value for name, value in config.to_dict().items() if name not in _CUT}
-        own |= {"num_hidden_layers": layers or config.num_hidden_layers, "vocab_size": pieces}
+        fields = {name: value for name, value in config.to_dict().items() if name not in _CUT}
+        fields |= {"num_hidden_layers": layers or config.num_hidden_layers, "vocab_size": pieces}
         with torch.random.fork_rng(devices=[]):
-            model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(own))
+            model = PrunedBertForSequenceClassification(PrunedBertConfig.from_dict(fields))
         model.train(False)
         return model
 

@@ -51,20 +51,21 @@ class Adapter:
     first_position: Callable[[PreTrainedConfig], int] = lambda config: 0
     """The row of the position embeddings that the first token gets."""
 
-    def config(self, own: PreTrainedConfig) -> BertConfig:
+    def config(self, config: PreTrainedConfig) -> BertConfig:
         """The configuration as BERT's."""
-        known = {name: self.fields.get(name, name) for name in _FIELDS if name not in self.fixed}
-        fields = {name: getattr(own, theirs) for name, theirs in known.items()} | dict(self.fixed)
-        fields["max_position_embeddings"] -= self.first_position(own)
-        size = getattr(own, "embedding_size", own.hidden_size)
-        if size != own.hidden_size:
+        names = {name: self.fields.get(name, name) for name in _FIELDS if name not in self.fixed}
+        fields = {name: getattr(config, theirs) for name, theirs in names.items()}
+        fields |= self.fixed
+        fields["max_position_embeddings"] -= self.first_position(config)
+        size = getattr(config, "embedding_size", config.hidden_size)
+        if size != config.hidden_size:
             fields["embedding_size"] = size
         return BertConfig(**fields)
 
-    def state(self, own: Mapping[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
+    def state(self, weights: Mapping[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
         """The weights of a classifier under BERT's names."""
         state = {}
-        for name, weight in own.items():
+        for name, weight in weights.items():
             for theirs, ours in self.weights.items():
                 name = name.replace(theirs, ours)
             state[name] = weight

@@ -176,8 +176,8 @@ class LayerUnits:
         def over_heads(rows: tuple[tuple[int, ...], ...] | None) -> int:
             return heads * (shape.head_dim if rows is None else len(rows[0]))
 
-        def inputs(kept: tuple[int, ...] | None) -> int:
-            return (shape.hidden if kept is None else len(kept)) if heads else 0
+        def inputs(units: tuple[int, ...] | None) -> int:
+            return (shape.hidden if units is None else len(units)) if heads else 0
 
         return Widths(
             heads=heads,
@@ -248,7 +248,7 @@ class BertArchitecture:
             ("attention_bits", [layer.attention_bits for layer in self.layers]),
         ):
             if any(bits):
-                sizes[name] = tuple(own or FULL_BITS for own in bits)
+                sizes[name] = tuple(number or FULL_BITS for number in bits)
         if self.low_rank:
             sizes["ranks"] = tuple(sum(layer.ranks or ()) for layer in self.layers)
         return sizes
@@ -274,8 +274,8 @@ class BertArchitecture:
         return self._of_pooler().halves
 
     def _of_pooler(self) -> LayerUnits:
-        there = (layer for layer in self.layers if not layer.dropped)
-        most = max(there, key=lambda own: own.bits_of_a_weight or FULL_BITS, default=None)
+        layers = (layer for layer in self.layers if not layer.dropped)
+        most = max(layers, key=lambda units: units.bits_of_a_weight or FULL_BITS, default=None)
         return most or LayerUnits((), ())
 
     def with_bits(
@@ -299,12 +299,12 @@ class BertArchitecture:
             if layer.dropped
             else replace(
                 layer,
-                weight_bits=few(own),
-                input_bits=few(own) and few(into),
+                weight_bits=few(of_weights),
+                input_bits=few(of_weights) and few(into),
                 attention_bits=None,
                 halves=None,
             )
-            for layer, own, into in zip(self.layers, weights, inputs, strict=True)
+            for layer, of_weights, into in zip(self.layers, weights, inputs, strict=True)
         )
         return replace(self, layers=layers, embedding_bits=few(embeddings))
 
@@ -333,8 +333,8 @@ class BertArchitecture:
         if self.order == "sf" * shape.layers:
             raise UserError("architecture: the order is that of a plain BERT; leave it out")
         for number, layer in enumerate(self.layers):
-            own = layer.weight_bits, layer.input_bits, layer.attention_bits, layer.halves
-            if (*own, layer.ranks) != (None,) * 5:
+            bits = layer.weight_bits, layer.input_bits, layer.attention_bits, layer.halves
+            if (*bits, layer.ranks) != (None,) * 5:
                 raise UserError(
                     f"architecture: layer {number} has bits or ranks of its own; cutting keeps "
                     "weights as they are, so leave these out"
@@ -343,8 +343,8 @@ class BertArchitecture:
             inputs = dict.fromkeys(("query_inputs", "key_inputs", "value_inputs"), shape.hidden)
             sizes = {"heads": shape.heads, "ffn": shape.ffn, **per_head, **inputs}
             for name, size in sizes.items():
-                kept = getattr(layer, name) or ()
-                rows = kept if name in per_head else (kept,)
+                units = getattr(layer, name) or ()
+                rows = units if name in per_head else (units,)
                 for row in rows:
                     if row and row[-1] >= size:
                         raise UserError(
@@ -372,8 +372,8 @@ class BertArchitecture:
         """Read what `to_json` wrote. Raises UserError for anything else."""
         try:
             document: dict[str, Any] = json.loads(text)
-            if (known := document["format"]) != _FORMAT:
-                raise UserError(f"architecture: format {known!r}, expected {_FORMAT!r}")
+            if (version := document["format"]) != _FORMAT:
+                raise UserError(f"architecture: format {version!r}, expected {_FORMAT!r}")
             layers = [
                 LayerUnits(
                     **{
@@ -398,10 +398,10 @@ def sandwich(layers: int, k: int) -> str:
     return "s" * k + "sf" * (layers - k) + "f" * k
 
 
-def _check_ascending(name: str, kept: tuple[int, ...]) -> None:
-    if any(a >= b for a, b in pairwise(kept)) or min(kept, default=0) < 0:
+def _check_ascending(name: str, indices: tuple[int, ...]) -> None:
+    if any(a >= b for a, b in pairwise(indices)) or min(indices, default=0) < 0:
         raise UserError(
-            f"architecture: '{name}' must be ascending indices from 0, got {list(kept)}"
+            f"architecture: '{name}' must be ascending indices from 0, got {list(indices)}"
         )
 
 
@@ -424,17 +424,16 @@ def _layer_from_masks(
         return None if all(len(row) == shape.head_dim for row in rows) else rows
 
     inputs = masks.get("input_qkv", masks.get("input"))
-    own = [_indices(row) for row in inputs[number]] if inputs is not None else []
-    query, key, value = (
-        None if len(kept) == shape.hidden else kept
-        for kept in (own * 3 if len(own) == 1 else own or [tuple(range(shape.hidden))] * 3)
-    )
+    input_sets = [_indices(row) for row in inputs[number]] if inputs is not None else []
+    if len(input_sets) != 3:  # of one set for all three, or none: all inputs
+        input_sets = (input_sets or [tuple(range(shape.hidden))]) * 3
+    query, key, value = (None if len(row) == shape.hidden else row for row in input_sets)
     return LayerUnits(heads, ffn, over_heads("qk"), over_heads("v"), query, key, value)
 
 
 def _layer_mask(shape: BertShape, layer: LayerUnits, space: str) -> list[Any]:
-    def row(kept: Sequence[int] | None, size: int) -> list[bool]:
-        units = set(range(size) if kept is None else kept)
+    def row(indices: Sequence[int] | None, size: int) -> list[bool]:
+        units = set(range(size) if indices is None else indices)
         return [unit in units for unit in range(size)]
 
     if space == "layers":
@@ -446,12 +445,12 @@ def _layer_mask(shape: BertShape, layer: LayerUnits, space: str) -> list[Any]:
         of_head = dict(zip(layer.heads, rows or [None] * len(layer.heads), strict=True))
         return [row(of_head.get(head, ()), shape.head_dim) for head in range(shape.heads)]
     sets = (layer.query_inputs, layer.key_inputs, layer.value_inputs)
-    kept = [row(own if layer.heads else (), shape.hidden) for own in sets]
-    return kept[:1] if space == "input" else kept
+    masks = [row(units if layer.heads else (), shape.hidden) for units in sets]
+    return masks[:1] if space == "input" else masks
 
 
-def _indices(kept: Sequence[bool]) -> tuple[int, ...]:
-    return tuple(index for index, keep in enumerate(kept) if keep)
+def _indices(mask: Sequence[bool]) -> tuple[int, ...]:
+    return tuple(index for index, keep in enumerate(mask) if keep)
 
 
 def _to_tuples(units: Any) -> Any:

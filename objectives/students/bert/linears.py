@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from objectives.students.bert.architecture import BertArchitecture, BertShape, Widths
 
-Count = TypeVar("Count", bound=Any)
+_Count = TypeVar("_Count", bound=Any)
 
 
 class Linear(NamedTuple):
@@ -92,12 +92,12 @@ class Matmul(NamedTuple):
 def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> list[Matmul]:
     """List the matmuls of a classifier of `shape` cut to `architecture`, for one sequence."""
     hidden, embedding = shape.hidden, shape.embedding
-    found = []
+    products = []
     if embedding is not None:
-        found.append(Matmul("bert.embeddings.project", seq_len, hidden, embedding, True))
+        products.append(Matmul("bert.embeddings.project", seq_len, hidden, embedding, True))
     for number, units in enumerate(architecture.layers):
         sizes = {**units.widths(shape)._asdict(), "hidden": hidden, "tokens": seq_len}
-        found += [
+        products += [
             Matmul(
                 f"bert.encoder.layer.{number}.{linear.name}",
                 seq_len,
@@ -110,29 +110,29 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
             )
             for place, linear in enumerate(LINEARS + PRODUCTS)
         ]
-    found.append(Matmul("bert.pooler.dense", 1, hidden, hidden, True))
-    found.append(Matmul("classifier", 1, shape.labels, hidden, True))
-    return found
+    products.append(Matmul("bert.pooler.dense", 1, hidden, hidden, True))
+    products.append(Matmul("classifier", 1, shape.labels, hidden, True))
+    return products
 
 
 def numbers_saved(architecture: BertArchitecture, shape: BertShape) -> int:
     """How many fewer numbers its weights have than if none were of low rank."""
     if not architecture.low_rank:
         return 0
-    found = matmuls(architecture, shape, 1)
-    return sum(matmul.outputs * matmul.inputs - matmul.numbers for matmul in found)
+    products = matmuls(architecture, shape, 1)
+    return sum(matmul.outputs * matmul.inputs - matmul.numbers for matmul in products)
 
 
 def areas(
-    linears: tuple[Linear, ...], widths: Widths[Count], *, bias: int = 0, **fixed: int
-) -> Count:
+    linears: tuple[Linear, ...], widths: Widths[_Count], *, bias: int = 0, **fixed: int
+) -> _Count:
     """Sum outputs x (inputs + bias) over matrices of a layer; `fixed` are sizes that no width
     changes."""
     # Each width that makes units stands once, times all that a unit meets: widths may be tensors,
     # for which few operations matter.
     terms = _terms(linears, bias, tuple(fixed.items()))
     products = (widths[w] * sum((widths[o] for o in others), n) for w, others, n in terms)
-    return cast("Count", reduce(add, products))
+    return cast("_Count", reduce(add, products))
 
 
 @cache

@@ -75,9 +75,9 @@ class PrunedBertConfig(BertConfig):
             layers = [self._with(layers.get(str(n), {})) for n in range(self.num_hidden_layers)]
         return cast("list[PrunedBertConfig]", list(layers))
 
-    def _with(self, own: dict[str, Any]) -> "PrunedBertConfig":
+    def _with(self, fields: dict[str, Any]) -> "PrunedBertConfig":
         layer = copy.copy(self)
-        layer.__dict__ = {**self.__dict__, **own}
+        layer.__dict__ = {**self.__dict__, **fields}
         return layer
 
 
@@ -273,8 +273,8 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
                 "pooler": pooler_of(config),
             }
         )
-        own = config.classifier_dropout
-        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
+        dropout = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
 

@@ -65,8 +65,8 @@ def keep_layers(
         student = type(teacher)(config)
     rest = {n: w for n, w in teacher.state_dict().items() if not n.startswith("bert.encoder.")}
     student.load_state_dict(rest, strict=False)
-    for own, layer in zip(student.bert.encoder.layer, layers, strict=True):
-        own.load_state_dict(teacher.bert.encoder.layer[layer].state_dict())
+    for target, layer in zip(student.bert.encoder.layer, layers, strict=True):
+        target.load_state_dict(teacher.bert.encoder.layer[layer].state_dict())
     return _frozen(student, str(teacher.device))
 
 

@@ -3,7 +3,7 @@ classifier reads the tokens by `POOLINGS`. A recurrent cell applies the graph to
 gated mean of the token and of the last output (ENAS, Pham et al. 2018; DARTS, Liu et al. 2019).
 Exports carry copies of this file and of those beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -69,23 +69,15 @@ def combined(parts: Sequence[Tensor], combination: str) -> Tensor:
     """Combine tensors of one shape by one of `graph.COMBINATIONS`."""
     if combination == "product":
         return reduce(torch.mul, parts)
-    whole = reduce(torch.add, parts)
-    return whole / len(parts) if combination == "mean" and len(parts) > 1 else whole
+    total = reduce(torch.add, parts)
+    return total / len(parts) if combination == "mean" and len(parts) > 1 else total
 
 
-def _mean(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-    return hidden_BSD.sum(1) / mask_BS1.sum(1).clamp_min(1)
-
-
-def _highest(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-    return hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1)
-
-
-def _lowest(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-    return hidden_BSD.masked_fill(mask_BS1 == 0, -FAR).amin(1)
-
-
-POOLINGS = {"mean": _mean, "max": _highest, "min": _lowest}
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": lambda hidden_BSD, mask_BS1: hidden_BSD.sum(1) / mask_BS1.sum(1).clamp_min(1),
+    "max": lambda hidden_BSD, mask_BS1: hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1),
+    "min": lambda hidden_BSD, mask_BS1: hidden_BSD.masked_fill(mask_BS1 == 0, -FAR).amin(1),
+}
 """Over the tokens, (B, D)."""
 
 
@@ -177,8 +169,8 @@ class CellForSequenceClassification(PreTrainedModel):
         if self.config.reads[place] == NONE:
             return None
         block = self.reads[place]
-        whole = isinstance(block, nn.Identity)
-        read: Tensor = state_B1D if whole else block(state_B1D, mask_B11)
+        unchanged = isinstance(block, nn.Identity)
+        read: Tensor = state_B1D if unchanged else block(state_B1D, mask_B11)
         return read
 
     def embedded(

@@ -127,14 +127,14 @@ class Graph:
     def with_sources(self) -> tuple["Graph", tuple[tuple[int, int], ...]]:
         """The canonical graph, and of each of its edges, node by node, the number of the node that
         it was here, and its place there."""
-        kept = self._kept()
-        order = _first_order(kept, self.inputs)
+        live = self._kept()
+        order = _first_order(live, self.inputs)
         placed = {state: state for state in range(self.inputs)}
         placed |= {state: self.inputs + number for number, state in enumerate(order)}
         nodes: list[Node] = []
         sources: list[tuple[int, int]] = []
         for state in order:
-            combination, edges = kept[state]
+            combination, edges = live[state]
             edges = sorted(edge._replace(state=placed[edge.state]) for edge in edges)
             states, names, of_edges = zip(*edges, strict=True)
             nodes.append(Node(states, names, combination))
@@ -157,36 +157,37 @@ class Graph:
 
     def _kept(self) -> _Edges:
         """The nodes that are left without those that only pass a state on."""
-        kept = self._live()
-        while (idle := next((s for s in kept if self._passes_on(s, kept)), None)) is not None:
-            _, edges = kept.pop(idle)
-            for state, (combination, own) in kept.items():
-                renamed = [e._replace(state=edges[0].state) if e.state == idle else e for e in own]
-                kept[state] = combination, renamed
-        return kept
+        live = self._live()
+        while (idle := next((s for s in live if self._passes_on(s, live)), None)) is not None:
+            _, edges = live.pop(idle)
+            for state, (combination, reads) in live.items():
+                passed = edges[0].state
+                renamed = [e._replace(state=passed) if e.state == idle else e for e in reads]
+                live[state] = combination, renamed
+        return live
 
-    def _passes_on(self, state: int, kept: _Edges) -> bool:
+    def _passes_on(self, state: int, live: _Edges) -> bool:
         """Whether without this node its readers, or the output, would be the same."""
-        combination, edges = kept[state]
+        combination, edges = live[state]
         if any(edge.operation != IDENTITY for edge in edges):
             return False
-        readers = Counter(e.state for _, own in kept.values() for e in own)
+        readers = Counter(e.state for _, reads in live.values() for e in reads)
         if readers[state]:
             return len(edges) == 1
-        if len(kept) == 1:  # the last input is then the output by itself
+        if len(live) == 1:  # the last input is then the output by itself
             return len(edges) == 1 and edges[0].state == self.inputs - 1
         alone = all(e.state >= self.inputs and readers[e.state] == 1 for e in edges)
-        outputs = sum(not readers[other] for other in kept)
+        outputs = sum(not readers[other] for other in live)
         return alone and (len(edges) == 1 or (combination == "mean" and outputs == 1))
 
 
-def _first_order(kept: _Edges, inputs: int) -> list[int]:
+def _first_order(nodes: _Edges, inputs: int) -> list[int]:
     """Topological order whose sorted edges and combinations come first; ties by colour."""
     order: list[int] = []
-    while len(order) < len(kept):
+    while len(order) < len(nodes):
         placed = {state: state for state in range(inputs)}
         placed |= {state: inputs + number for number, state in enumerate(order)}
-        colours = _colours(kept, placed)
+        colours = _colours(nodes, placed)
         ready = [
             (
                 sorted((placed[e.state], e.operation) for e in edges),
@@ -194,26 +195,26 @@ def _first_order(kept: _Edges, inputs: int) -> list[int]:
                 colours[state],
                 state,
             )
-            for state, (combination, edges) in kept.items()
+            for state, (combination, edges) in nodes.items()
             if state not in placed and all(e.state in placed for e in edges)
         ]
         order.append(min(ready)[-1])
     return order
 
 
-def _colours(kept: _Edges, placed: Mapping[int, int]) -> dict[int, int]:
+def _colours(nodes: _Edges, placed: Mapping[int, int]) -> dict[int, int]:
     """Colour refinement (Weisfeiler & Leman 1968): numbers of states that do not hang on their
     spelling."""
     # Two states of one number can change places in every cell that is small enough to be one.
-    colours = {**dict.fromkeys(kept, len(kept) + len(placed)), **placed}
+    colours = {**dict.fromkeys(nodes, len(nodes) + len(placed)), **placed}
     while True:
         readers: dict[int, list[tuple[str, int]]] = {state: [] for state in colours}
-        for state, (_, edges) in kept.items():
+        for state, (_, edges) in nodes.items():
             for edge in edges:
                 readers[edge.state].append((edge.operation, colours[state]))
         rows = {}
         for state, colour in colours.items():
-            combination, edges = kept.get(state, ("", []))
+            combination, edges = nodes.get(state, ("", []))
             read = sorted((edge.operation, colours[edge.state]) for edge in edges)
             rows[state] = (colour, combination, tuple(read), tuple(sorted(readers[state])))
         ranks = {row: rank for rank, row in enumerate(sorted(set(rows.values())))}

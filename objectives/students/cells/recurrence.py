@@ -18,7 +18,7 @@ _After = Callable[[Tensor, _Given], Tensor]
 def _looped(after: _After, state: Tensor, rows: _Given) -> Tensor:
     """The states of all rows, stacked. A compiler would write the loop out, in minutes."""
     states = []
-    for given in zip(*(own.unbind() for own in rows), strict=True):
+    for given in zip(*(row.unbind() for row in rows), strict=True):
         state = after(state, given)
         states.append(state)
     return torch.stack(states)
@@ -36,9 +36,9 @@ def _scanned(after: _After, state: Tensor, rows: _Given) -> Tensor:
     return states
 
 
-def _product(one: Tensor | None, other: Tensor | None) -> Tensor:
-    assert one is not None
-    return one if other is None else one * other
+def _product(factor: Tensor | None, other: Tensor | None) -> Tensor:
+    assert factor is not None
+    return factor if other is None else factor * other
 
 
 def over_tokens(
@@ -65,12 +65,12 @@ def over_tokens(
         tokens.append(before_BSD.transpose(0, 1)[:, :, None].contiguous())
 
     def after(memory_BMD: Tensor, given: _Given) -> Tensor:
-        *own, mask_B11, there_B11 = given
+        *tokens_given, mask_B11, there_B11 = given
         state_B1D = memory_BMD[:, -1:]
         if read is None:
-            joined_B1E = own[0] + nn.functional.linear(state_B1D, of_state_ED)
+            joined_B1E = tokens_given[0] + nn.functional.linear(state_B1D, of_state_ED)
         else:
-            token_B1D, before_B1D = own
+            token_B1D, before_B1D = tokens_given
             past_B1D = memory_BMD.mean(1, keepdim=True)
             state_B1D = _product(read(0, state_B1D, mask_B11), read(1, before_B1D, mask_B11))
             token_B1D = _product(read(2, token_B1D, mask_B11), read(3, past_B1D, mask_B11))
