@@ -49,6 +49,22 @@ class Survey:
     """Different ones of these; 1 if the task has none."""
 
 
+class _Counts:
+    """Rows that were read of a split, and in words those that were left out."""
+
+    def __init__(self, rows: Rows, *, labelled: bool):
+        self.read, self.out = len(rows.data), list[str]()
+        self.leave_out(self.read - len(rows), f"without a text{' or a label' * labelled}")
+
+    def leave_out(self, count: int, which: str) -> None:
+        if count:
+            self.out.append(f"{count:,} {which}")
+
+    def __str__(self) -> str:
+        read = f"{self.read:,} row{'s' * (self.read != 1)} read"
+        return f"{read}; left out: {', '.join(self.out)}" if self.out else read
+
+
 def survey(task: Task) -> Survey:
     """Count the texts of a task. Raises UserError for what `load` refuses of a file."""
     with TemporaryDirectory() as cache:
@@ -62,14 +78,14 @@ def survey(task: Task) -> Survey:
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     all_rows = scan(task, data, task.split, labelled=task.labelled)
-    drawn, out, differing = _first_of_each_text(task, all_rows)
+    drawn, counts, differing = _first_of_each_text(task, all_rows)
     roles: dict[str, Rows] = {}
     wanted = {"heldout": task.heldout, "select": task.select, "alpha": task.alpha}
     labels = len(np.unique(drawn.labels))
     if task.heldout_split is not None:
         roles["heldout"] = scan(task, data, task.heldout_split, labelled=task.labelled)
         elsewhere = ~np.isin(drawn.texts, roles["heldout"].texts)
-        out += _some(len(drawn) - elsewhere.sum(), "whose text is held out")
+        counts.leave_out(len(drawn) - elsewhere.sum(), "whose text is held out")
         drawn = drawn.at(elsewhere)
         del wanted["heldout"]
         if not len(drawn):
@@ -83,7 +99,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         names, (drawn, *heldout) = named(task, [drawn, *roles.values()])
         roles = dict(zip(roles, heldout, strict=True))
     if task.labelled and len(np.unique(drawn.labels, axis=0)) < 2:
-        raise UserError(_one_label(task, drawn, names, out, differing, labels))
+        raise UserError(_one_label(task, drawn, names, counts, differing, labels))
     rest = drawn
     for role, rows in wanted.items():
         number = round(rows * len(rest)) if isinstance(rows, float) else rows
@@ -91,7 +107,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     if task.train is not None and task.train < len(rest):
         beyond, rest = _take(task, "train", task.train, rest, names)
         if task.unlabelled_split != task.split:
-            out += _some(len(beyond), f"beyond train={task.train}")
+            counts.leave_out(len(beyond), f"beyond train={task.train}")
     elif task.train is not None and task.train > len(rest):
         raise UserError(
             f"task '{task.name}': train={task.train}, but only {len(rest)} rows are left "
@@ -99,7 +115,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         )
     roles["train"] = rest
     _check_seen(task, roles["heldout"], rest, names)
-    read = _what_was_read(task, out, roles)
+    read = _what_was_read(task, counts, roles)
     texts: Sequence[tuple[str, ...]] = ()
     if task.unlabelled_split is not None:
         more, counted = _unlabelled(task, data, task.unlabelled_split, drawn, roles)
@@ -122,7 +138,7 @@ def _check_seen(task: Task, heldout: Rows, train: Rows, names: Sequence[str]) ->
 
 
 def _one_label(
-    task: Task, rows: Rows, names: Sequence[str], out: Sequence[str], differing: int, labels: int
+    task: Task, rows: Rows, names: Sequence[str], counts: _Counts, differing: int, labels: int
 ) -> str:
     """Message for rows of one label, of the `labels` that the data had."""
     only = ", ".join(np.array(names)[rows.labels[0] == 1]) if task.multi_label else rows.labels[0]
@@ -133,7 +149,7 @@ def _one_label(
     remedy = "give equal texts one label" if differing else "add rows of other labels"
     return (
         f"task '{task.name}': the rows that are left have one label only in column "
-        f"'{task.label}': {only} ({_read_and_left_out(rows.data, out)}); {remedy}"
+        f"'{task.label}': {only} ({counts}); {remedy}"
     )
 
 
@@ -155,18 +171,18 @@ def _unlabelled(
     if split == task.split:
         lacking = np.count_nonzero(~np.isin(rows.texts, drawn.texts))
         return rows, f"{counted} ({lacking:,} of these without a label)" if lacking else counted
-    out = _some(len(all_rows.data) - len(all_rows), "without a text")
-    out += _some(len(all_rows) - len(rows), "of equal text")
-    return rows, f"split '{split}': {_read_and_left_out(all_rows.data, out)}; {counted}"
+    counts = _Counts(all_rows, labelled=False)
+    counts.leave_out(len(all_rows) - len(rows), "of equal text")
+    return rows, f"split '{split}': {counts}; {counted}"
 
 
-def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
-    """The rows without those of an earlier one's text; which were left out so far, in words; how
-    many of them have another label than the first of their text."""
+def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, _Counts, int]:
+    """The first row of each text; counts of those left out, and of those among them whose label is
+    not that of the first."""
     texts, first = np.unique(rows.texts, return_index=True)
-    out = _gaps(task, rows)
+    counts = _Counts(rows, labelled=task.labelled)
     if len(first) == len(rows):
-        return rows, out, 0
+        return rows, counts, 0
     later = np.ones(len(rows), dtype=np.bool_)
     later[first] = False
     earlier = first[np.searchsorted(texts, rows.texts[later])]
@@ -178,33 +194,19 @@ def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
         labels = np.array([places[value] for value in meant])[labels]
     differing = int(np.count_nonzero(labels[later] != labels[earlier]))
     among = f" ({differing:,} of these with another label than the first)" if differing else ""
-    out += _some(len(rows) - len(first), f"of equal text{among}")
-    return rows.at(np.sort(first)), out, differing
+    counts.leave_out(len(rows) - len(first), f"of equal text{among}")
+    return rows.at(np.sort(first)), counts, differing
 
 
-def _gaps(task: Task, rows: Rows) -> list[str]:
-    return _some(len(rows.data) - len(rows), f"without a text{' or a label' * task.labelled}")
-
-
-def _some(count: int, which: str) -> list[str]:
-    return [f"{count:,} {which}"] if count else []
-
-
-def _read_and_left_out(data: Dataset, out: Sequence[str]) -> str:
-    read = f"{len(data):,} row{'s' * (len(data) != 1)} read"
-    return f"{read}; left out: {', '.join(out)}" if out else read
-
-
-def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) -> str:
+def _what_was_read(task: Task, counts: _Counts, roles: Mapping[str, Rows]) -> str:
     """Count rows of each split, of those left out and of each role, in one line."""
     names = {"train": "train", "alpha": "alpha", "select": "selection", "heldout": "held out"}
     *sizes, heldout = (f"{name} {len(roles[role]):,}" for role, name in names.items())
-    drawn = _read_and_left_out(roles["train"].data, out)
     if task.heldout_split is None:
-        return f"{drawn}; {', '.join(sizes)}, {heldout}"
-    apart = _read_and_left_out(roles["heldout"].data, _gaps(task, roles["heldout"]))
+        return f"{counts}; {', '.join(sizes)}, {heldout}"
+    apart = _Counts(roles["heldout"], labelled=task.labelled)
     return (
-        f"split '{task.split}': {drawn}; {', '.join(sizes)}; "
+        f"split '{task.split}': {counts}; {', '.join(sizes)}; "
         f"split '{task.heldout_split}': {apart}; {heldout}"
     )
 
