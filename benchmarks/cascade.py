@@ -36,8 +36,8 @@ from objectives.combining.cascade import (
     pairs_of,
 )
 from objectives.combining.gate import cheapest_agreeing, cheapest_keeping
+from objectives.combining.members import GateRows as Judges
 from objectives.combining.members import Member, at_least
-from objectives.combining.members import Rows as Judges
 from objectives.delivery.classify import Classifier
 from objectives.delivery.deployed import Texts, answers_to, deploy, text_to_label
 from objectives.engines.names import Engine

@@ -33,8 +33,8 @@ from objectives.delivery.deployed import answers_to, deploy, text_to_label
 from objectives.metric import Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert.exporting import save_model
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pretrained import Classifier as Model
-from objectives.students.bert.pretrained import load_tokenizer
 from objectives.text.roles import load
 from objectives.text.task import Examples
 from objectives.workbench.inputs import read_inputs
@@ -110,7 +110,7 @@ def main() -> None:
     rows = Rows(asked.out / "compress.json")
     model, _, labelled = teacher_of(asked.task, asked.glue, asked.cache)
     names = list(model.config.id2label.values())
-    tokenizer = load_tokenizer(teacher_for(asked.task).checkpoint)
+    tokenizer = Checkpoint(teacher_for(asked.task).checkpoint).tokenizer
     task = task_of(asked.task, asked.glue)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -38,8 +38,8 @@ from benchmarks.harness import Row, Rows, parsed, parser_of, print_table
 from maskfront import load_run
 from objectives.combining.cascade import pairs_of
 from objectives.combining.gate import cheapest_agreeing
+from objectives.combining.members import GateRows as Judges
 from objectives.combining.members import Member
-from objectives.combining.members import Rows as Judges
 from objectives.measures.bootstrap import bootstrap_interval
 from objectives.metric import Labels, Logits, Metric, metric_value
 from orchestrator.runs.answers import read_answers, read_rows, write_answers, write_rows

@@ -34,7 +34,7 @@ from objectives.session import Session
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits
 from objectives.students.bert.cutting import cut, shape_of
-from objectives.students.bert.pretrained import load_classifier
+from objectives.students.bert.pretrained import Checkpoint
 from studies._quickstart_data import minilm
 
 SHARES = (0.9, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
@@ -63,7 +63,7 @@ def main() -> None:
     if options.processor:
         clock: Callable[[], float] = time.process_time
         vars(timing)["time"] = SimpleNamespace(perf_counter=clock)
-    model = as_bert(load_classifier(minilm(), ["bad", "good", "neither"])).eval()
+    model = as_bert(Checkpoint(minilm()).load_classifier(["bad", "good", "neither"])).eval()
     shape, dice = shape_of(model.config), random.Random(0)
     wanted = [BertArchitecture.full(shape), *(drawn(shape, share, dice) for share in SHARES)]
     models = [cut(model.state_dict(), model.config, architecture) for architecture in wanted]

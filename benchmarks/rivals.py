@@ -33,7 +33,7 @@ from benchmarks.tasks import task_of, teacher_for
 from objectives.delivery.classify import Classifier
 from objectives.delivery.deployed import answers_to, deploy, text_to_label
 from objectives.metric import Metric, metric_value
-from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pretrained import Checkpoint
 
 Answers = np.ndarray[Any, np.dtype[np.int64]]
 _TIMED = 300
@@ -139,7 +139,7 @@ def main() -> None:
     rows = Rows(asked.out / "rivals.json")
     model, train, labelled = teacher_of(asked.task, asked.glue, asked.cache)
     checkpoint = teacher_for(asked.task).checkpoint
-    tokenizer = load_tokenizer(checkpoint)
+    tokenizer = Checkpoint(checkpoint).tokenizer
     task = task_of(asked.task, asked.glue)
     with TemporaryDirectory() as scratch:
         whole: list[tuple[str, Rival]] = []

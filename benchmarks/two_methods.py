@@ -38,7 +38,7 @@ from benchmarks.harness import Row, Rows, parsed, parser_of, print_means, sharin
 from benchmarks.tasks import task_of, teacher_for, workbench
 from maskfront import CellSearch, FisherSearch, Run, SearchMethod, Study, Task, Teacher, launch
 from objectives.students.bert.exporting import save_model
-from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pretrained import Checkpoint
 from orchestrator.runs.records import pareto_front
 from orchestrator.sampler import SamplerName
 from reports.figures.outer_loop import area, share_covered
@@ -73,7 +73,7 @@ class Bench:
         self.shared.mkdir()
         own = scratch / "teacher"
         save_model(workbench(name, glue, cache).problem.teacher, own)
-        load_tokenizer(teacher_for(name).checkpoint).save_pretrained(own)
+        Checkpoint(teacher_for(name).checkpoint).tokenizer.save_pretrained(own)
         self.teacher = Teacher(checkpoint=str(own))
         self.run("", trials=len(METHODS), seed=0)  # fills the cache before the clock runs
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.distributions import distribution_to_json
 
 from objectives.errors import hide_passwords
-from objectives.students.bert.pretrained import license_of
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL
 from objectives.workbench.teacher import LATER
@@ -63,7 +63,7 @@ def sources_of(study: Study) -> dict[str, str]:
     card tells no home directory."""
     task = study.task
     first, *second = task.columns
-    licenses = dict.fromkeys(map(license_of, study.teacher.checkpoints))
+    licenses = dict.fromkeys(model.license for model in study.teacher.models)
     named = {
         "task": task.name,
         **_data_names(task),
@@ -79,7 +79,7 @@ def sources_of(study: Study) -> dict[str, str]:
         named |= {f"{what} of {extra.task.name}": text for what, text in data.items()}
     if study.student is not None:
         named["student"] = _end_of_path(study.student)
-        named["student license"] = license_of(study.student)
+        named["student license"] = Checkpoint(study.student).license
     return {name: hide_passwords(text) for name, text in named.items() if text is not None}
 
 

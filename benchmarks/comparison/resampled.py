@@ -56,7 +56,7 @@ class Resampled:
             self._splits[role] = self._inputs.split(role)
         split = self._splits[role]
         with torch.random.fork_rng(devices=[]):  # making a model draws numbers
-            loaded: Any = pretrained.load_classifier(str(model))
+            loaded: Any = pretrained.Checkpoint(str(model)).load_classifier()
         logits = predict(loaded, split, self._device)
         answers, classes = predictions_of(logits, split), logits.shape[-1]
         return resampled_metrics(self._inputs.task.metric, split.labels, answers, classes)

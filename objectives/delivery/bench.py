@@ -31,7 +31,7 @@ from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Worth
 from objectives.measures.evaluate import less_thresholds, metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
-from objectives.students.bert.pretrained import has_tokenizer, load_tokenizer
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.quantising import rounds_inputs
 from objectives.students.families import family_of
 from objectives.text.data import Split
@@ -259,8 +259,8 @@ def _tokenizers(
     tokenizers = dict.fromkeys(models, data.tokenizer)
     for name in models.keys() - {UNPRUNED}:
         smaller = models[name].config.vocab_size < len(data.tokenizer)
-        if smaller or has_tokenizer(name):
-            tokenizers[name] = load_tokenizer(name)
+        if smaller or Checkpoint(name).has_tokenizer:
+            tokenizers[name] = Checkpoint(name).tokenizer
     return tokenizers
 
 

@@ -12,7 +12,7 @@ from objectives.errors import UserError
 from objectives.measures.evaluate import less_thresholds, metric_of, predict_with
 from objectives.students.bert.cutting import FOREIGN
 from objectives.students.bert.exporting import save_model, save_tokenizer
-from objectives.students.bert.pretrained import SEVERAL, load_tokenizer, load_whole
+from objectives.students.bert.pretrained import SEVERAL, Checkpoint
 from objectives.students.families import family_of
 from objectives.students.family import Family
 from objectives.workbench.inputs import Inputs
@@ -45,7 +45,7 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
         }
         custom_object_save(model, out)  # the files of its class
     save_model(model, out)
-    tokenizer = load_tokenizer(str(source))
+    tokenizer = Checkpoint(str(source)).tokenizer
     longest = model.config.max_position_embeddings
     tokenizer.model_max_length = min(tokenizer.model_max_length, longest)
     if tokenizer.is_fast:  # what a study cut its texts to is nobody else's limit
@@ -61,7 +61,7 @@ def load_model(folder: Path) -> PreTrainedModel:
     if not folder.is_dir():
         raise UserError(f"'{folder}': there is no such folder of a model")
     with torch.random.fork_rng(devices=[]):
-        model = load_whole(str(folder))
+        model = Checkpoint(str(folder)).load()
     model.train(False)
     return model
 

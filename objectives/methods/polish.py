@@ -19,7 +19,7 @@ from objectives.pruning.staged_method import StagedMethod
 from objectives.pruning.staged_search import Chosen, staged_search
 from objectives.search_method import Outcome, SearchFailure
 from objectives.students.bert.architecture import SPACES, BertArchitecture
-from objectives.students.bert.pretrained import own_config
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.loading import load
 from objectives.training.stages import RECOVER, Stage
@@ -36,7 +36,7 @@ def inherited(
     try:
         architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())
         with torch.random.fork_rng(devices=[]):  # making a model draws numbers
-            config = own_config(str(folder / "model"))
+            config = Checkpoint(str(folder / "model")).config
             model = load(PrunedBertForSequenceClassification, str(folder / "model"), config)
     except (OSError, ValueError) as error:
         raise UserError(

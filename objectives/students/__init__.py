@@ -1,1 +1,1 @@
-"""What a student can look like: a package for each model family, behind `family`."""
+"""Student models: a package for each model family, behind `family`."""

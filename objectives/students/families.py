@@ -16,8 +16,8 @@ def family_of(model: PreTrainedModel) -> Family:
     for family in FAMILIES:
         if kind in family.model_types:
             return family
-    known = ", ".join(name for family in FAMILIES for name in family.model_types)
-    raise UserError(f"it is of the kind '{kind}'; maskfront has models of the kinds {known}")
+    names = ", ".join(name for family in FAMILIES for name in family.model_types)
+    raise UserError(f"it is of the kind '{kind}'; maskfront has models of the kinds {names}")
 
 
 def family_for(architecture: Architecture) -> Family:

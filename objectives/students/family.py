@@ -1,4 +1,4 @@
-"""What the rest of maskfront asks of a kind of student; `families` lists those that there are."""
+"""The protocol of a kind of student; `families` lists those that there are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,24 +12,20 @@ class Architecture(Protocol):
     """The discrete answer of a search; `bert.architecture.BertArchitecture` is BERT's."""
 
     def to_json(self) -> str:
-        """One line of JSON, which a trial keeps as architecture.json."""
+        """Write one line of JSON, which a trial keeps as architecture.json."""
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote. Raises UserError for anything else."""
+        """Read `to_json`. Raises UserError for anything else."""
 
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
-        """What reports draw: for each kind of units how many are left, one number a layer."""
+        """Units left of each kind, one number a layer: what reports draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Students of one kind: a configuration, a model and an architecture.
-
-    Its methods answer for a family of which nothing else is known: costs are measured on the model,
-    an export carries the files of its classes, nothing is cut from a larger model. A family that
-    knows more is a subclass.
-    """
+    """A configuration, a model and an architecture of one kind; a family that knows more is a
+    subclass."""
 
     config: type[PreTrainedConfig]
     """Has `vocab_size`, `type_vocab_size` and `max_position_embeddings`, as BERT's."""
@@ -60,7 +56,7 @@ class Family:
         return model
 
     def predicted(self, architecture: Any, costs: Sequence[Any]) -> dict[str, float]:
-        """Those of some `measures.cost.Cost` that follow from the architecture, by their units."""
+        """Costs that follow from the architecture, by the units of these `measures.cost.Cost`."""
         return {}
 
     def vocabulary(self, architecture: Any) -> int | None:
@@ -68,14 +64,13 @@ class Family:
         return None
 
     def exported(self, model: PreTrainedModel) -> PreTrainedModel:
-        """The same model as transformers' own class, where there is one; else the model itself."""
+        """The model as transformers' own class, where there is one; else the model itself."""
         return model
 
     def unpruned(
         self, models: Sequence[PreTrainedModel], layers: int | None
     ) -> PreTrainedModel | None:
-        """What the first of the models was cut from, with random weights; None if nothing was cut.
-
-        It has so many layers, None being as many as that model, and all word pieces of any model.
-        """
+        """A model of so many layers, random weights, that the first was cut from; None if nothing
+        was cut."""
+        # `layers` None: as many as that model. It has all word pieces of any model.
         return None

@@ -41,8 +41,8 @@ def find(checkpoint: str, name: str) -> Path | None:
 def weight_files(checkpoint: str) -> list[Path]:
     """Files of the weights, safetensors if there are any, else pickled; UserError if incomplete."""
     for name in _FILES:
-        if whole := find(checkpoint, name):
-            return [whole]
+        if file := find(checkpoint, name):
+            return [file]
         if index := find(checkpoint, f"{name}.index.json"):
             try:
                 names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
@@ -112,8 +112,8 @@ def _sizes(file: Path) -> dict[str, Tensor]:
     with safe_open(file, framework="pt") as weights:
         slices = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118 (no dict)
         return {
-            name: torch.zeros((), dtype=str_to_torch_dtype[one.get_dtype()]).expand(one.get_shape())
-            for name, one in slices.items()
+            name: torch.zeros((), dtype=str_to_torch_dtype[w.get_dtype()]).expand(w.get_shape())
+            for name, w in slices.items()
         }
 
 
@@ -135,12 +135,10 @@ def load(
     other_heads: bool = False,
     only_check: bool = False,
 ) -> _Model:
-    """A model of this class that has every weight of the checkpoint, in float32 on the CPU.
-
-    A `new_head` is drawn from torch's random numbers. It, and a model that says so, may leave
-    `other_heads` of the files out. To `only_check` reads no weights of safetensors. Raises
-    UserError unless files and configuration agree.
-    """
+    """Load every weight of the checkpoint, float32 on the CPU; UserError unless files and config
+    agree."""
+    # A `new_head` is drawn from torch's random numbers. It, and a model that says so, may leave
+    # `other_heads` of the files out. To `only_check` reads no weights of safetensors.
     refuse_adapter(checkpoint)
     state, by_state = stored(checkpoint), only_check or is_pickled(checkpoint)
     try:
@@ -207,8 +205,8 @@ def _problem(
             "with transformers and save it again"
         )
     floats = (name for name, weight in model.named_parameters() if weight.is_floating_point())
-    whole = (name for name in floats if name in state and state[name].dtype not in _FLOATS)
-    if rounded := sorted(whole):
+    integers = (name for name in floats if name in state and state[name].dtype not in _FLOATS)
+    if rounded := sorted(integers):
         return (
             f"its weight '{rounded[0]}'{_more(rounded)} is of {state[rounded[0]].dtype}, which "
             "means nothing without its scale; save the model in float32"

@@ -1,26 +1,34 @@
-"""More train text, as TinyBERT makes it: sentences again, some words replaced by likely ones.
+"""Augmented train text by TinyBERT (Jiao et al. 2020, algorithm 1): words replaced by likely ones.
 
-Jiao et al. 2020, "TinyBERT: Distilling BERT for Natural Language Understanding", algorithm 1.
-Unlike its authors' code, each sentence of a pair is changed beside the other one as it was (theirs
-puts the second one beside the first one's last copy), and a replacement is always one whole word.
+Unlike its code, each sentence of a pair is changed beside the other as it was, and a replacement is
+always one whole word.
 """
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
+from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
 from objectives.cache import atomic_write, content_key, read_cached
-from objectives.errors import Checked, PositiveInt, Share
+from objectives.device import to_device
+from objectives.errors import Checked, PositiveInt, Share, UserError
+from objectives.progress import Progress
 from objectives.session import Session
-from objectives.students.bert import pretrained
-from objectives.text.replacements import MaskedLM, Sentence, find_options, open_masked_lm
+from objectives.students.bert.pretrained import Checkpoint
+from objectives.students.loading import load
+from objectives.text.data import Split
 from objectives.text.task import Examples
 from objectives.text.word_vectors import WordVectors, read_glove
 
+_BATCH_SIZE = 64
+"""Masked sentences that go through the masked LM together."""
 _Copy = tuple[int, tuple[str, ...]]
 """The place in train of the row that it was made from, and its text."""
 
@@ -39,6 +47,54 @@ class Augmentation(Checked):
     """Chance that a word that can be replaced is replaced in a copy, p. 0 to 1."""
     candidates: PositiveInt = 15
     """Words that may stand for a word, M; those that are no whole word are dropped. >= 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedLM:
+    """A BERT with its head for masked words: found and checked, its weights not loaded yet."""
+
+    checkpoint: str
+    tokenizer: PreTrainedTokenizerBase
+    longest: int
+    """Tokens that it takes."""
+
+    def words(self, text: str) -> list[str]:
+        """The basic tokens of a text, words and punctuation, in the spelling of the vocabulary."""
+        backend = self.tokenizer.backend_tokenizer
+        spelled = backend.normalizer.normalize_str(text)
+        return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(spelled)]
+
+    def whole_word(self, entry: str) -> str | None:
+        """An entry of a vocabulary as one basic token; None for others, as "##ing" and "[CLS]"."""
+        words = self.words(entry)
+        return words[0] if len(words) == 1 else None
+
+    def sentence(self, text: str) -> "Sentence":
+        """A text as basic tokens and word pieces, nothing known yet of what could replace them."""
+        words, model = self.words(text), self.tokenizer.backend_tokenizer.model
+        return Sentence(words, [[piece.id for piece in model.tokenize(word)] for word in words])
+
+
+@dataclass(frozen=True, eq=False)
+class Sentence:
+    """A text of basic tokens, each of one or more word pieces."""
+
+    words: Sequence[str]
+    pieces: Sequence[list[int]]
+    options: dict[int, list[str]] = field(default_factory=dict)
+    """Place of each word that can be replaced: what can stand there, never nothing."""
+
+    def replaceable(self) -> list[int]:
+        """The places of its words, but for stop words: not those of numbers and punctuation."""
+        # 318 words, instead of NLTK's; the import takes a second, which few studies need.
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS as STOP_WORDS
+
+        words = enumerate(self.words)
+        return [n for n, word in words if word.isalpha() and word.lower() not in STOP_WORDS]
+
+    def position(self, place: int) -> int:
+        """Where the pieces of a word begin, after [CLS]."""
+        return 1 + sum(map(len, self.pieces[:place]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +119,16 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
         glove=glove,
         definition={
             **asdict(settings),
-            "masked_lm": pretrained.fingerprint_with_tokenizer(
-                settings.masked_lm, masked_lm.tokenizer
-            ),
+            "masked_lm": Checkpoint(settings.masked_lm).fingerprint_with_tokenizer,
             "word_vectors": "embeddings of the masked LM" if glove is None else glove.fingerprint,
         },
     )
 
 
 def augment(augmenter: Augmenter, roles: Mapping[str, Examples], session: Session) -> Examples:
-    """The rows of `train` as they are, then their copies, each with the label of its row. No copy
-    has the words of a row of any role, or of another copy. What is drawn for a row depends on the
-    seed and its own text. The copies lie in the cache, named by all that decides them."""
+    """The rows of `train`, then their copies with their labels; no copy repeats the words of any
+    row."""
+    # What is drawn for a row depends on the seed and its own text.
     train = roles["train"]
     text = [(role, list(examples.texts)) for role, examples in sorted(roles.items())]
     key = content_key({**augmenter.definition, "seed": session.seed, "text": text})
@@ -112,12 +166,12 @@ def _copies(
         for row in examples.texts
     }
     for place, row in enumerate(roles["train"].texts):
-        own = tuple(" ".join(sentences[text].words) for text in row)
+        spelled = tuple(" ".join(sentences[text].words) for text in row)
         for column, text in enumerate(row):
             digest = hashlib.sha256(repr((session.seed, row, column)).encode()).digest()
             generator = np.random.default_rng(int.from_bytes(digest, "big"))
             for copy in _drawn(sentences[text], settings, generator):
-                words = (*own[:column], copy, *own[column + 1 :])
+                words = (*spelled[:column], copy, *spelled[column + 1 :])
                 if words not in seen:
                     seen.add(words)
                     yield place, (*row[:column], copy, *row[column + 1 :])
@@ -139,7 +193,7 @@ def _drawn(
 
 
 def _write(file: Path, copies: Sequence[_Copy]) -> None:
-    """One copy a line and the SHA-256 of these lines in the last; whole or not at all."""
+    """Write a copy a line and the SHA-256 of these lines in the last; whole or not at all."""
     digest = hashlib.sha256()
     with atomic_write(file) as unfinished, unfinished.open("wb") as lines:
         for place, texts in copies:
@@ -154,9 +208,157 @@ def _read(file: Path) -> list[_Copy]:
     *lines, end = file.read_bytes().splitlines(keepends=True) or [b""]
     if end != _last_line(hashlib.sha256(b"".join(lines))):
         raise ValueError("its checksum is wrong")
-    found = map(json.loads, lines)
-    return [(copy["row"], tuple(copy["text"])) for copy in found]
+    documents = map(json.loads, lines)
+    return [(copy["row"], tuple(copy["text"])) for copy in documents]
 
 
 def _last_line(of_others: "hashlib._Hash") -> bytes:
     return json.dumps({"sha256": of_others.hexdigest()}).encode() + b"\n"
+
+
+def open_masked_lm(name: str) -> MaskedLM:
+    """Check a masked LM and read its tokenizer. Raises UserError for what cannot fill in words."""
+    checkpoint = Checkpoint(name)
+    config = checkpoint.bert_config()
+    if not checkpoint.has_mlm_head:
+        raise UserError(
+            f"masked_lm '{name}': it has no masked-LM head (cls.predictions); "
+            "use a pretrained BERT, such as 'bert-base-uncased'"
+        )
+    tokenizer = checkpoint.tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if (
+        backend is None
+        or type(backend.model).__name__ != "WordPiece"
+        or backend.normalizer is None
+        or backend.pre_tokenizer is None
+        or tokenizer.mask_token_id is None
+    ):
+        raise UserError(
+            f"masked_lm '{name}': its tokenizer is not BERT's (WordPiece, with a mask token);"
+            " save the tokenizer of its pretraining beside it"
+        )
+    tokens = 1 + max(tokenizer.get_vocab().values())
+    if tokens > config.vocab_size or config.type_vocab_size < 2:
+        raise UserError(
+            f"masked_lm '{name}': it must know the {tokens} tokens of its tokenizer and 2 "
+            f"segments, but knows {config.vocab_size} and {config.type_vocab_size}; "
+            "use another BERT"
+        )
+    _load(name, only_check=True)
+    return MaskedLM(name, tokenizer, config.max_position_embeddings)
+
+
+def _load(checkpoint: str, *, only_check: bool = False) -> BertForMaskedLM:
+    config = Checkpoint(checkpoint).config
+    with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
+        return load(BertForMaskedLM, checkpoint, config, other_heads=True, only_check=only_check)
+
+
+def find_options(
+    masked_lm: MaskedLM,
+    glove: WordVectors | None,
+    sentences: Sequence[Sentence],
+    *,
+    count: int,
+    device: str,
+    progress: Progress,
+) -> None:
+    """Fill in the options of each sentence: of `count` words those that are a whole word."""
+    # A word of one piece is masked and gets the masked LM's likeliest words; one of several pieces
+    # the words nearest in `glove`, or by embeddings to the mean of its pieces'. A word without any
+    # keeps itself.
+    model = _load(masked_lm.checkpoint)
+    model.eval().requires_grad_(False)
+    to_device(model, device)
+    spelled = {
+        token: word
+        for entry, token in masked_lm.tokenizer.get_vocab().items()
+        if (word := masked_lm.whole_word(entry)) is not None
+    }
+    nearest = _neighbours(masked_lm, glove, model, spelled, sentences, count)
+    asked = []
+    for sentence in sentences:
+        for place in sentence.replaceable():
+            word = sentence.words[place]
+            sentence.options[place] = [word]
+            if len(sentence.pieces[place]) > 1:
+                sentence.options[place] = nearest.get(word) or [word]
+            elif sentence.position(place) < masked_lm.longest:
+                asked.append((sentence, place))
+    asked.sort(key=lambda pair: -sum(map(len, pair[0].pieces)))
+    source = "embeddings" if glove is None else "GloVe"
+    progress.begin(
+        f"augment the train text (neighbours by {source})", -(-len(asked) // _BATCH_SIZE)
+    )
+    for start in range(0, len(asked), _BATCH_SIZE):
+        chunk = asked[start : start + _BATCH_SIZE]
+        logits = _logits(masked_lm, model, chunk, device)
+        best = logits.topk(min(count, logits.shape[1])).indices.tolist()
+        for (sentence, place), likeliest in zip(chunk, best, strict=True):
+            words_found = dict.fromkeys(spelled[token] for token in likeliest if token in spelled)
+            sentence.options[place] = list(words_found) or sentence.options[place]
+        progress.advance()
+
+
+def _neighbours(
+    masked_lm: MaskedLM,
+    glove: WordVectors | None,
+    model: BertForMaskedLM,
+    spelled: Mapping[int, str],
+    sentences: Sequence[Sentence],
+    count: int,
+) -> dict[str, list[str]]:
+    """The nearest words of each replaceable word of several pieces that has a vector."""
+    pieces = {
+        sentence.words[place]: sentence.pieces[place]
+        for sentence in sentences
+        for place in sentence.replaceable()
+        if len(sentence.pieces[place]) > 1
+    }
+    if not pieces:
+        return {}
+    if glove is not None:
+        table = glove
+        queries = {word: glove.vectors[glove.place[word]] for word in pieces if word in glove.place}
+    else:
+        embeddings = model.bert.embeddings.word_embeddings.weight
+        tokens = [token for token in sorted(spelled) if spelled[token].isalpha()]
+        table = WordVectors([spelled[token] for token in tokens], embeddings[tokens])
+        queries = {word: embeddings[ids].mean(0) for word, ids in pieces.items()}
+    nearest = table.nearest(queries, count, str(model.device))
+    return {
+        word: list(dict.fromkeys(filter(None, map(masked_lm.whole_word, neighbours))))
+        for word, neighbours in nearest.items()
+    }
+
+
+@torch.no_grad()
+def _logits(
+    masked_lm: MaskedLM, model: BertForMaskedLM, asked: Sequence[tuple[Sentence, int]], device: str
+) -> Tensor:
+    """Logits (B, vocabulary) at one masked position of each of B sentences."""
+    # Asked as TinyBERT does: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP],
+    # cut off.
+    tokenizer = masked_lm.tokenizer
+    ids, types = [], []
+    for sentence, place in asked:
+        pieces_all = [piece for pieces in sentence.pieces for piece in pieces]
+        row = [tokenizer.cls_token_id, *pieces_all, tokenizer.sep_token_id]
+        row[sentence.position(place)] = tokenizer.mask_token_id
+        second = [*pieces_all, tokenizer.sep_token_id]
+        segments = [0] * len(row) + [1] * len(second)
+        types.append(array("b", segments[: masked_lm.longest]))
+        ids.append(array("i", (row + second)[: masked_lm.longest]))
+    split = Split(
+        role="masked",
+        input_ids=ids,
+        token_type_ids=types,
+        labels=np.zeros(len(asked), dtype=np.int64),
+        pad_token_id=tokenizer.pad_token_id,
+        max_length=masked_lm.longest,
+    )
+    batch = split.batch(np.arange(len(asked)), device)
+    hidden: Tensor = model.bert(**batch.inputs).last_hidden_state
+    logits: Tensor = model.cls(hidden[batch.input_ids == tokenizer.mask_token_id])
+    return logits

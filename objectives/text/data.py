@@ -5,7 +5,6 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -29,7 +28,7 @@ _PAD_TO = 8
 
 
 def no_labels(rows: int, like: Labels) -> Labels:
-    """As many labels that say there is none: -1 among classes, NaN among numbers."""
+    """Labels that stand for none: -1 among classes, NaN among numbers."""
     none = np.nan if like.dtype.kind == "f" else -1
     return np.full((rows, *like.shape[1:]), none, like.dtype)
 
@@ -50,7 +49,7 @@ class Batch:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """What a model reads of it, by name."""
+        """Tensors that a model reads, by name."""
         return {name: getattr(self, name) for name in INPUTS}
 
 
@@ -105,26 +104,26 @@ class Split:
         return digest.hexdigest()[:16]
 
     def answered(self, logits: Tensor) -> "Split":
-        """The same, where there is no label (see `no_labels`) with what logits (rows, C) say: the
-        likeliest class, or the number."""
+        """Fill missing labels (see `no_labels`) from logits (rows, C): the likeliest class, or the
+        number."""
         missing = np.isnan(self.labels) if self.regression else self.labels < 0
         if not missing.any():
             return self
         return replace(self, labels=np.where(missing, self.answers(logits), self.labels))
 
     def answers(self, logits: Tensor) -> Tensor:
-        """What logits (rows, C) say of each row, as its labels are."""
+        """Turn logits (rows, C) into labels."""
         if self.several:
             return (logits > 0).to(torch.int8)
         return logits[:, 0] if self.regression else logits.argmax(-1)
 
     def at(self, rows: NDArray[np.int64]) -> Self:
         """The named rows alone, in this order."""
-        own: dict[str, Any] = {
+        tokens: dict[str, Any] = {
             name: [getattr(self, name)[row] for row in rows]
             for name in ("input_ids", "token_type_ids")
         }
-        return replace(self, **own, labels=self.labels[rows])
+        return replace(self, **tokens, labels=self.labels[rows])
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """The named rows as one padded batch on `device`."""
@@ -164,12 +163,6 @@ class Split:
     ) -> Iterator[Batch]:
         """Batches for ever, each row once an epoch, from the one of number `first` on. Their order
         depends on the seed alone: K students share them."""
-        for rows in islice(self._shuffled_rows(batch_size, seed), first, None):
-            yield self.batch(rows, device)
-
-    def _shuffled_rows(
-        self, batch_size: int, seed: int | tuple[int, ...]
-    ) -> Iterator[NDArray[np.int64]]:
         generator, pool_size = np.random.default_rng(seed), _POOL * batch_size
         while True:
             order = generator.permutation(len(self))
@@ -177,5 +170,7 @@ class Split:
             rows = np.concatenate(
                 [pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools]
             )
-            for start in generator.permutation(range(0, len(rows), batch_size)):
-                yield rows[start : start + batch_size]
+            starts = generator.permutation(range(0, len(rows), batch_size))
+            for start in starts[first:]:
+                yield self.batch(rows[start : start + batch_size], device)
+            first = max(0, first - len(starts))

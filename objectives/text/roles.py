@@ -1,9 +1,6 @@
-"""A task's rows in four disjoint roles.
-
-Of a row that has no role yet its place, a hash of its text and its label are kept, 24 bytes; its
-text is read once it has one. Drawing the roles takes some 150 bytes a row at its peak; beyond that
-memory follows what the roles hold, not how large the data is.
-"""
+"""Draw a task's rows into four disjoint roles. Of a row without a role its index, a hash of its
+text and its label are kept, 24 bytes; its text is read once it has one. Drawing takes some 150
+bytes a row at its peak."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,10 +16,9 @@ from datasets.table import CastError
 
 from objectives.errors import UserError, a_few, causes, first_line
 from objectives.metric import Labels
-from objectives.text.quotes import quotes_of
 from objectives.text.scanning import Rows, scan
 from objectives.text.task import Examples, LabelledText, Task
-from objectives.text.text_files import DELIMITERS, without_views
+from objectives.text.text_files import DELIMITERS, quotes_of, without_views
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}
@@ -43,7 +39,7 @@ def load(task: Task) -> LabelledText:
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is to draw rows from, before anything is drawn."""
+    """Counts of the rows before any role is drawn."""
 
     texts: int
     """Different ones of the split that the rows are drawn from; with a label, if the task has."""
@@ -51,6 +47,22 @@ class Survey:
     """A few of them, at equal distances, without labels."""
     labels: int
     """Different ones of these; 1 if the task has none."""
+
+
+class _Counts:
+    """Rows that were read of a split, and in words those that were left out."""
+
+    def __init__(self, rows: Rows, *, labelled: bool):
+        self.read, self.out = len(rows.data), list[str]()
+        self.leave_out(self.read - len(rows), f"without a text{' or a label' * labelled}")
+
+    def leave_out(self, count: int, which: str) -> None:
+        if count:
+            self.out.append(f"{count:,} {which}")
+
+    def __str__(self) -> str:
+        read = f"{self.read:,} row{'s' * (self.read != 1)} read"
+        return f"{read}; left out: {', '.join(self.out)}" if self.out else read
 
 
 def survey(task: Task) -> Survey:
@@ -65,15 +77,15 @@ def survey(task: Task) -> Survey:
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
-    whole = scan(task, data, task.split, labelled=task.labelled)
-    drawn, out, differing = _first_of_each_text(task, whole)
+    all_rows = scan(task, data, task.split, labelled=task.labelled)
+    drawn, counts, differing = _first_of_each_text(task, all_rows)
     roles: dict[str, Rows] = {}
     wanted = {"heldout": task.heldout, "select": task.select, "alpha": task.alpha}
     labels = len(np.unique(drawn.labels))
     if task.heldout_split is not None:
         roles["heldout"] = scan(task, data, task.heldout_split, labelled=task.labelled)
         elsewhere = ~np.isin(drawn.texts, roles["heldout"].texts)
-        out += _some(len(drawn) - elsewhere.sum(), "whose text is held out")
+        counts.leave_out(len(drawn) - elsewhere.sum(), "whose text is held out")
         drawn = drawn.at(elsewhere)
         del wanted["heldout"]
         if not len(drawn):
@@ -87,7 +99,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         names, (drawn, *heldout) = named(task, [drawn, *roles.values()])
         roles = dict(zip(roles, heldout, strict=True))
     if task.labelled and len(np.unique(drawn.labels, axis=0)) < 2:
-        raise UserError(_one_label(task, drawn, names, out, differing, labels))
+        raise UserError(_one_label(task, drawn, names, counts, differing, labels))
     rest = drawn
     for role, rows in wanted.items():
         number = round(rows * len(rest)) if isinstance(rows, float) else rows
@@ -95,7 +107,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     if task.train is not None and task.train < len(rest):
         beyond, rest = _take(task, "train", task.train, rest, names)
         if task.unlabelled_split != task.split:
-            out += _some(len(beyond), f"beyond train={task.train}")
+            counts.leave_out(len(beyond), f"beyond train={task.train}")
     elif task.train is not None and task.train > len(rest):
         raise UserError(
             f"task '{task.name}': train={task.train}, but only {len(rest)} rows are left "
@@ -103,11 +115,11 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         )
     roles["train"] = rest
     _check_seen(task, roles["heldout"], rest, names)
-    read = _what_was_read(task, out, roles)
+    read = _what_was_read(task, counts, roles)
     texts: Sequence[tuple[str, ...]] = ()
     if task.unlabelled_split is not None:
-        more, said = _unlabelled(task, data, task.unlabelled_split, drawn, roles)
-        texts, read = _examples(task, more).texts, f"{read}; {said}"
+        more, counted = _unlabelled(task, data, task.unlabelled_split, drawn, roles)
+        texts, read = _examples(task, more).texts, f"{read}; {counted}"
     return LabelledText(
         {role: _examples(task, rows) for role, rows in roles.items()}, names, texts, read
     )
@@ -126,9 +138,9 @@ def _check_seen(task: Task, heldout: Rows, train: Rows, names: Sequence[str]) ->
 
 
 def _one_label(
-    task: Task, rows: Rows, names: Sequence[str], out: Sequence[str], differing: int, labels: int
+    task: Task, rows: Rows, names: Sequence[str], counts: _Counts, differing: int, labels: int
 ) -> str:
-    """What is wrong with rows of one label, of the `labels` that there were."""
+    """Message for rows of one label, of the `labels` that the data had."""
     only = ", ".join(np.array(names)[rows.labels[0] == 1]) if task.multi_label else rows.labels[0]
     if task.classes:
         only = names[rows.labels[0]]
@@ -137,7 +149,7 @@ def _one_label(
     remedy = "give equal texts one label" if differing else "add rows of other labels"
     return (
         f"task '{task.name}': the rows that are left have one label only in column "
-        f"'{task.label}': {only} ({_read_and_left_out(rows.data, out)}); {remedy}"
+        f"'{task.label}': {only} ({counts}); {remedy}"
     )
 
 
@@ -146,69 +158,55 @@ def _unlabelled(
 ) -> tuple[Rows, str]:
     """The rows of a split whose text stands in no role, and how many, in words; `drawn` are those
     that could have had one."""
-    whole = scan(task, data, split, labelled=False)
-    known = np.concatenate([rows.texts for rows in roles.values()])
-    first = np.sort(np.unique(whole.texts, return_index=True)[1])
-    rows = whole.at(first[~np.isin(whole.texts[first], known)])
+    all_rows = scan(task, data, split, labelled=False)
+    used = np.concatenate([rows.texts for rows in roles.values()])
+    first = np.sort(np.unique(all_rows.texts, return_index=True)[1])
+    rows = all_rows.at(first[~np.isin(all_rows.texts[first], used)])
     if not len(rows):
         raise UserError(
             f"task '{task.name}': unlabelled_split '{split}' has only texts that other roles "
             "use; name another split or file, or leave it out"
         )
-    said = f"unlabelled {len(rows):,}"
+    counted = f"unlabelled {len(rows):,}"
     if split == task.split:
         lacking = np.count_nonzero(~np.isin(rows.texts, drawn.texts))
-        return rows, f"{said} ({lacking:,} of these without a label)" if lacking else said
-    out = _some(len(whole.data) - len(whole), "without a text")
-    out += _some(len(whole) - len(rows), "of equal text")
-    return rows, f"split '{split}': {_read_and_left_out(whole.data, out)}; {said}"
+        return rows, f"{counted} ({lacking:,} of these without a label)" if lacking else counted
+    counts = _Counts(all_rows, labelled=False)
+    counts.leave_out(len(all_rows) - len(rows), "of equal text")
+    return rows, f"split '{split}': {counts}; {counted}"
 
 
-def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, list[str], int]:
-    """The rows without those of an earlier one's text; which were left out so far, in words; how
-    many of them have another label than the first of their text."""
+def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, _Counts, int]:
+    """The first row of each text; counts of those left out, and of those among them whose label is
+    not that of the first."""
     texts, first = np.unique(rows.texts, return_index=True)
-    out = _gaps(task, rows)
+    counts = _Counts(rows, labelled=task.labelled)
     if len(first) == len(rows):
-        return rows, out, 0
+        return rows, counts, 0
     later = np.ones(len(rows), dtype=np.bool_)
     later[first] = False
-    kept = first[np.searchsorted(texts, rows.texts[later])]
+    earlier = first[np.searchsorted(texts, rows.texts[later])]
     labels = rows.labels
     if rows.values:
         numbers = [number_of(value) for value in rows.values]
         meant = [v if n is None else n for v, n in zip(rows.values, numbers, strict=True)]
         places = {value: place for place, value in enumerate(meant)}
         labels = np.array([places[value] for value in meant])[labels]
-    differing = int(np.count_nonzero(labels[later] != labels[kept]))
+    differing = int(np.count_nonzero(labels[later] != labels[earlier]))
     among = f" ({differing:,} of these with another label than the first)" if differing else ""
-    out += _some(len(rows) - len(first), f"of equal text{among}")
-    return rows.at(np.sort(first)), out, differing
+    counts.leave_out(len(rows) - len(first), f"of equal text{among}")
+    return rows.at(np.sort(first)), counts, differing
 
 
-def _gaps(task: Task, rows: Rows) -> list[str]:
-    return _some(len(rows.data) - len(rows), f"without a text{' or a label' * task.labelled}")
-
-
-def _some(count: int, which: str) -> list[str]:
-    return [f"{count:,} {which}"] if count else []
-
-
-def _read_and_left_out(data: Dataset, out: Sequence[str]) -> str:
-    read = f"{len(data):,} row{'s' * (len(data) != 1)} read"
-    return f"{read}; left out: {', '.join(out)}" if out else read
-
-
-def _what_was_read(task: Task, out: Sequence[str], roles: Mapping[str, Rows]) -> str:
-    """One line: the rows of each split, those that are left out, and those of each role."""
+def _what_was_read(task: Task, counts: _Counts, roles: Mapping[str, Rows]) -> str:
+    """Count rows of each split, of those left out and of each role, in one line."""
     names = {"train": "train", "alpha": "alpha", "select": "selection", "heldout": "held out"}
     *sizes, heldout = (f"{name} {len(roles[role]):,}" for role, name in names.items())
-    drawn = _read_and_left_out(roles["train"].data, out)
     if task.heldout_split is None:
-        return f"{drawn}; {', '.join(sizes)}, {heldout}"
-    apart = _read_and_left_out(roles["heldout"].data, _gaps(task, roles["heldout"]))
+        return f"{counts}; {', '.join(sizes)}, {heldout}"
+    apart = _Counts(roles["heldout"], labelled=task.labelled)
     return (
-        f"split '{task.split}': {drawn}; {', '.join(sizes)}; "
+        f"split '{task.split}': {counts}; {', '.join(sizes)}; "
         f"split '{task.heldout_split}': {apart}; {heldout}"
     )
 
@@ -327,19 +325,20 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
         names = list(task.label)
     elif isinstance(inner, ClassLabel):
         names = list(map(str.strip, inner.names))
-        named = [[{names[int(one)] for one in own} for own in part.values] for part in parts]
-        parts = [replace(part, values=own) for part, own in zip(parts, named, strict=True)]
+        named = [[{names[int(label)] for label in row} for row in part.values] for part in parts]
+        parts = [replace(part, values=row) for part, row in zip(parts, named, strict=True)]
     else:
-        found = {name for part in parts for values in part.values for name in values}
-        whole = {name: own for name in found if isinstance(own := number_of(name), int)}
-        names = sorted(found, key=whole.__getitem__) if len(whole) == len(found) else sorted(found)
+        labels = {name for part in parts for values in part.values for name in values}
+        numbers: dict[str, Any] = {name: number_of(name) for name in labels}
+        whole = all(isinstance(number, int) for number in numbers.values())
+        names = sorted(labels, key=lambda name: numbers[name] if whole else name)
     if len(names) < 2:
         raise UserError(
             f"task '{task.name}': column '{task.label}' has {len(names)} labels ({a_few(names)}); "
             "with multi_label=True there must be two or more"
         )
     each = [
-        np.array([[name in own for name in names] for own in part.values], np.int8)
+        np.array([[name in row for name in names] for row in part.values], np.int8)
         for part in parts
     ]
     return names, [
@@ -348,7 +347,7 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 
 
 def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
-    """What each label stands for: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
+    """Value of each label: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
     numbers = {label: number_of(label) for label in labels}
     if None in numbers.values():
         return {label: label for label in labels}
@@ -365,8 +364,8 @@ def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
 def number_of(label: Any) -> int | float | None:
     """A label as a number, an int if it is whole; None if it is something else."""
     if isinstance(label, str):
-        if whole := _WHOLE.fullmatch(label):
-            return int(whole[1])
+        if integer := _WHOLE.fullmatch(label):
+            return int(integer[1])
         return float(label) if _REAL.fullmatch(label) else None
     if isinstance(label, float):
         return int(label) if label.is_integer() else label
@@ -378,15 +377,15 @@ def _take(
 ) -> tuple[Rows, Rows]:
     """Split off as many rows, stratified by class; returns what is left and what was taken. Of a
     class so rare that train might get none of its rows, train keeps one."""
-    drawn = kept = np.arange(len(rows))
-    kept, strata = kept[:0], None
+    drawn = rare = np.arange(len(rows))
+    rare, strata = rare[:0], None
     if task.classes:
         share = wanted / len(rows) if role == "train" else 1 - wanted / len(rows)
         _, first, counts = np.unique(rows.labels, return_index=True, return_counts=True)
-        kept = first[counts * share < 1]
-        drawn = np.setdiff1d(drawn, kept)
+        rare = first[counts * share < 1]
+        drawn = np.setdiff1d(drawn, rare)
         strata = _strata(rows.labels[drawn])
-    kept_of = (0, len(kept)) if role == "train" else (len(kept), 0)
+    kept_of = (0, len(rare)) if role == "train" else (len(rare), 0)
     reason = _too_few(task, wanted, rows, strata, kept_of, names)
     if reason:
         kind = "stratified " if task.classes else ""
@@ -399,11 +398,11 @@ def _take(
     of_train = int(role == "train")
     parts = train_test_split(
         drawn,
-        test_size=wanted - len(kept) * of_train,
+        test_size=wanted - len(rare) * of_train,
         random_state=task.seed,
         stratify=strata,
     )
-    parts[of_train] = np.concatenate([parts[of_train], kept])
+    parts[of_train] = np.concatenate([parts[of_train], rare])
     rest, taken = (rows.at(np.sort(part)) for part in parts)
     return rest, taken
 
@@ -424,7 +423,7 @@ def _too_few(
     wanted: int,
     rows: Rows,
     strata: Labels | None,
-    kept: tuple[int, int],
+    reserved: tuple[int, int],
     names: Sequence[str],
 ) -> str:
     """Why so many rows cannot be taken, and what to do; nothing if they can. `kept` are those that
@@ -443,7 +442,7 @@ def _too_few(
         some = a_few([names[int(label)] for label in single])
         return f"{len(single):,} of the {classes:,} labels have only one row left ({some}){many}"
     each = len(np.unique(strata))
-    least, most = each + kept[1], len(rows) - each - kept[0]
+    least, most = each + reserved[1], len(rows) - each - reserved[0]
     if not least <= wanted <= most:
         return (
             "what is taken and what is left need a row of each label; take "

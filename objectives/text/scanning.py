@@ -89,21 +89,25 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
         start = number * _READ_TOGETHER
         read = {name: _one_value_a_row(task, split, name, table[name], start) for name in columns}
         words = {column: _collapsed(read[column]) for column in columns}
-        whole = np.ones(len(table), dtype=np.bool_)
+        complete = np.ones(len(table), dtype=np.bool_)
         for column in columns:
             if task.multi_label and column == task.label:
                 continue  # a text without a label
             lost = np.flatnonzero(_missing(words[column]))
             missing[column] += (lost + start).tolist()
-            whole[lost] = False
-        hashes = _hashes([words[column].filter(whole).to_pylist() for column in task.columns])
-        labels: Labels = np.full(whole.sum(), -1)
+            complete[lost] = False
+        hashes = _hashes([words[column].filter(complete).to_pylist() for column in task.columns])
+        labels: Labels = np.full(complete.sum(), -1)
         if labelled:
-            values = [_stripped(read[name].filter(whole)) for name in task.label_columns]
+            values = [_stripped(read[name].filter(complete)) for name in task.label_columns]
             if task.multi_label:
                 values = [[_labels_of(task, row) for row in zip(*values, strict=True)]]
-            labels = _numbers(task, values[0]) if task.regression else _codes(values[0], codes)
-        parts.append((np.flatnonzero(whole) + start, hashes, labels))
+            if task.regression:
+                labels = _numbers(task, values[0])
+            else:
+                numbers = [codes.setdefault(value, len(codes)) for value in values[0]]
+                labels = np.array(numbers, dtype=np.int64)
+        parts.append((np.flatnonzero(complete) + start, hashes, labels))
     if labelled and not task.drop_missing:
         _check_missing(task, split, missing)
     if not any(len(places) for places, _, _ in parts):
@@ -179,7 +183,7 @@ def _is_text(column: pyarrow.ChunkedArray) -> bool:
 
 
 def hashes_of(texts: Sequence[tuple[str, ...]]) -> NDArray[np.uint64]:
-    """Those of `Rows.texts`, of texts that are in memory, (rows,)."""
+    """Hash texts in memory like `Rows.texts`, (rows,)."""
     columns = (
         pyarrow.chunked_array([pyarrow.array(column)]) for column in zip(*texts, strict=True)
     )
@@ -187,7 +191,7 @@ def hashes_of(texts: Sequence[tuple[str, ...]]) -> NDArray[np.uint64]:
 
 
 def _hashes(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
-    """Of the text of each row, the same in every process."""
+    """Hash the text of each row, equally in every process."""
     texts = {number: list(map(str, column)) for number, column in enumerate(columns)}
     frame = pandas.DataFrame(texts, dtype=object)
     return pandas.util.hash_pandas_object(frame, index=False).to_numpy().astype(np.uint64)
@@ -212,16 +216,16 @@ def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
         (value,) = row
         listed = _listed(task, value) if isinstance(value, str) else value
         given = listed if isinstance(listed, list) else [value]
-        names = {str(one).strip() for one in given if one is not None}
+        names = {str(label).strip() for label in given if label is not None}
         return tuple(sorted(names - {""}))
-    known = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
-    there = [known.get(str(value).strip()) for value in row]
-    if None in there:
+    flags = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
+    present = [flags.get(str(value).strip()) for value in row]
+    if None in present:
         raise UserError(
-            f"task '{task.name}': column '{task.label[there.index(None)]}' has "
-            f"{str(row[there.index(None)])[:SHOWN]!r}; the column of a label has 1 and 0 alone"
+            f"task '{task.name}': column '{task.label[present.index(None)]}' has "
+            f"{str(row[present.index(None)])[:SHOWN]!r}; the column of a label has 1 and 0 alone"
         )
-    return tuple(sorted(name for name, is_there in zip(task.label, there, strict=True) if is_there))
+    return tuple(sorted(name for name, is_1 in zip(task.label, present, strict=True) if is_1))
 
 
 def _listed(task: Task, text: str) -> list[Any]:
@@ -231,7 +235,9 @@ def _listed(task: Task, text: str) -> list[Any]:
     for parse, source in ((json.loads, text), (ast.literal_eval, _BETWEEN.sub(", ", text))):
         with suppress(ValueError, SyntaxError, RecursionError):
             labels = parse(source)
-            if not isinstance(labels, list | tuple | set) or any(map(_is_nested, labels)):
+            if not isinstance(labels, list | tuple | set) or any(
+                isinstance(label, list | tuple | set | dict) for label in labels
+            ):
                 break
             return [*labels]
     else:
@@ -241,12 +247,3 @@ def _listed(task: Task, text: str) -> list[Any]:
         f"task '{task.name}': column '{task.label}' has {text[:SHOWN]!r}, which is no list of "
         f"labels as JSON or Python write it; write it so, or labels with {task.separator!r} between"
     )
-
-
-def _is_nested(label: Any) -> bool:
-    return isinstance(label, list | tuple | set | dict)
-
-
-def _codes(values: Sequence[Any], codes: dict[Any, int]) -> Labels:
-    """A number for each label, those that are new added to `codes`."""
-    return np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int64)

@@ -131,11 +131,11 @@ class Task:
             )
 
     def _check_labels(self) -> None:
-        known = ("accuracy", "micro_f1", "macro_f1", "agreement")
-        if self.multi_label and self.metric not in known:
+        metrics = ("accuracy", "micro_f1", "macro_f1", "agreement")
+        if self.multi_label and self.metric not in metrics:
             raise UserError(
                 f"Task.metric is '{self.metric}', and with multi_label=True a text has several "
-                f"labels; it must be one of {', '.join(known)}"
+                f"labels; it must be one of {', '.join(metrics)}"
             )
         usual = isinstance(self.label, str) and self.separator == Task.separator
         if not self.multi_label and (self.metric == "micro_f1" or not usual):
@@ -244,7 +244,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """What a task's data is, in four roles."""
+    """A task's data in four roles."""
 
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
@@ -267,7 +267,7 @@ class LabelledText:
 
     @cached_property
     def fingerprint_of_roles(self) -> str:
-        """The same without the text that stands in no role."""
+        """The `fingerprint` without the text that stands in no role."""
         return self._digest([])
 
     def _digest(self, more: Sequence[tuple[str, ...]]) -> str:
@@ -291,7 +291,7 @@ def tokenise(
     max_length: int,
     truncation: Truncation = "head",
 ) -> Split:
-    """One role as token ids."""
+    """Tokenise one role."""
 
     def encode(
         texts: Sequence[tuple[str, ...]], length: int | None
@@ -314,11 +314,12 @@ def tokenise(
     input_ids, token_type_ids = encode(examples.texts, max_length + 1)
     too_long = [row for row, ids in enumerate(input_ids) if len(ids) > max_length]
     if too_long:
-        whole = truncation == "head+tail"
-        shortened = encode([examples.texts[row] for row in too_long], None if whole else max_length)
-        if whole:
+        keeps_tail = truncation == "head+tail"
+        longer = [examples.texts[row] for row in too_long]
+        shortened = encode(longer, None if keeps_tail else max_length)
+        if keeps_tail:
             head, tail = max_length // 4, max_length // 4 - max_length
-            shortened = tuple([own[:head] + own[tail:] for own in part] for part in shortened)
+            shortened = tuple([ids[:head] + ids[tail:] for ids in part] for part in shortened)
         for row, ids, types in zip(too_long, *shortened, strict=True):
             input_ids[row], token_type_ids[row] = ids, types
     return Split(

@@ -3,7 +3,7 @@
 import codecs
 import csv
 import glob
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,7 +14,6 @@ from datasets import Dataset, Features, LargeList, List, Value, load_dataset
 from datasets.exceptions import DatasetsError
 
 from objectives.errors import SHOWN, UserError, causes, did_you_mean, first_line
-from objectives.text.quotes import quotes_of
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".json": "", ".jsonl": "", ".txt": ""}
 """Endings of the files that are read, and what separates their columns, if anything does."""
@@ -55,9 +54,9 @@ class TextFile:
         return cls(Path(path), usual and (delimiter or usual), encoding, quotechar)
 
     def read(self, columns: Sequence[str], cache: str, labels: Sequence[str] = ()) -> Dataset:
-        """The columns and `labels` as Arrow tables on the disk, below `cache`: nothing stays in
-        memory. All of a CSV is text, "NA" and "null" too; a field without anything in it is
-        missing. Raises UserError for what cannot be read, in one line."""
+        """Read the columns and `labels` as Arrow tables on disk below `cache`; UserError in one
+        line."""
+        # All of a CSV is text, "NA" and "null" too; a field without anything in it is missing.
         if not self.path.is_file():
             raise UserError(f"file '{self.path}' does not exist")
         if not self.path.stat().st_size:
@@ -74,7 +73,7 @@ class TextFile:
             raise UserError(f"file '{self.path}': {self._what(error)}") from error
 
     def _read_typed(self, columns: Sequence[str], cache: str) -> Dataset:
-        """What names its columns itself, or has one alone."""
+        """Read a file that names its columns itself, or has one alone."""
         if self.path.suffix.lower() == ".parquet":
             return self._load("parquet", cache)
         if self.path.suffix.lower() == ".txt":
@@ -86,7 +85,7 @@ class TextFile:
         return self._load("json", cache, encoding=self.encoding)
 
     def _quoted(self, labels: Sequence[str]) -> "TextFile":
-        """The same with a `quotechar`."""
+        """Set `quotechar` from the contents where it is not given."""
         if self.quotechar is not None:
             return self
         quotes = quotes_of(self.path, self.delimiter, self.encoding, labels)
@@ -94,14 +93,14 @@ class TextFile:
 
     def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
         first = self._first_row()
-        there = list(first.columns)
+        names_read = list(first.columns)
         if not isinstance(first.index, pandas.RangeIndex):  # pandas took a column for row names
             raise UserError(
                 f"file '{self.path}': the second line has more fields than the first, which names "
-                f"{len(there)} column{'s' * (len(there) > 1)}; "
-                f"{self._other_delimiter(there) or self._quotes}"
+                f"{len(names_read)} column{'s' * (len(names_read) > 1)}; "
+                f"{self._other_delimiter(names_read) or self._quotes}"
             )
-        self._check_columns(columns, there)
+        self._check_columns(columns, names_read)
         # As they stand there: pandas changes a second one.
         names = list(self._first_row(header=None, keep_default_na=False).iloc[0])
         for column in columns:
@@ -115,22 +114,22 @@ class TextFile:
             "csv",
             cache,
             **self._form,
-            features=Features(dict.fromkeys(there, Value("string"))),
+            features=Features(dict.fromkeys(names_read, Value("string"))),
             keep_default_na=False,
             na_values=[""],
         )
 
-    def _check_columns(self, columns: Sequence[str], there: Sequence[str]) -> None:
-        missing = [column for column in columns if column not in there]
+    def _check_columns(self, columns: Sequence[str], present: Sequence[str]) -> None:
+        missing = [column for column in columns if column not in present]
         if missing:
-            hint = did_you_mean(missing[0], there)
+            hint = did_you_mean(missing[0], present)
             if self.delimiter:
-                other = self._other_delimiter(there)
+                other = self._other_delimiter(present)
                 line = f"; the first line must name the columns{hint}"
                 hint = f", one column; {other}" if other else line
             raise UserError(
                 f"file '{self.path}': no column '{missing[0]}'; there are "
-                f"{', '.join(repr(name[:SHOWN]) for name in there)}{hint}"
+                f"{', '.join(repr(name[:SHOWN]) for name in present)}{hint}"
             )
 
     def _first_row(self, **form: Any) -> pandas.DataFrame:
@@ -151,15 +150,15 @@ class TextFile:
     def _quotes(self) -> str:
         return f"put fields that hold {_SPOKEN.get(self.delimiter, self.delimiter)} in quotes"
 
-    def _other_delimiter(self, there: Sequence[str]) -> str:
-        """What to try where the name of the only column holds what may separate columns."""
+    def _other_delimiter(self, present: Sequence[str]) -> str:
+        """Advice where the name of the only column holds what may separate columns."""
         for delimiter, spoken in _SPOKEN.items():
-            if len(there) == 1 and delimiter != self.delimiter and delimiter in there[0]:
+            if len(present) == 1 and delimiter != self.delimiter and delimiter in present[0]:
                 return f"if {spoken} separates them, give delimiter={spoken}"
         return ""
 
     def _what(self, error: BaseException) -> str:
-        """What an error of pandas, Arrow or `datasets` says, its cause first."""
+        """Message of an error of pandas, Arrow or `datasets`, its cause first."""
         chain = list(causes(error))
         for cause in chain:
             if isinstance(cause, UnicodeError):
@@ -198,8 +197,8 @@ class TextFile:
 
 
 def without_views(data: Dataset, cache: str) -> Dataset:
-    """The same rows without Arrow's string views, which neither filters nor takes; a copy of what
-    has some lies in a folder `cache`."""
+    """Cast Arrow's string views, which neither filters nor takes, to strings; a copy lies in
+    `cache`."""
     plain = Features({name: _without_view(kind) for name, kind in data.features.items()})
     if plain == data.features:
         return data
@@ -210,3 +209,98 @@ def _without_view(kind: Any) -> Any:
     if isinstance(kind, List | LargeList):
         return replace(kind, feature=_without_view(kind.feature))
     return Value(kind.dtype.removesuffix("_view")) if isinstance(kind, Value) else kind
+
+
+def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str] = ()) -> str:
+    """'"' if quotes enclose the fields of a CSV; nothing if they are signs of its text; else
+    UserError."""
+    # Nothing: most do not enclose, or in lines with tabs some, and every line is a row without
+    # them. Refused: neither holds, or a field of several lines may be rows, as they have as many
+    # columns, and known values of `labels`; without labels, if no row needs quotes.
+    csv.field_size_limit(2**31 - 1)  # a quote that nothing closes makes one field of a file
+    with path.open(encoding=encoding, newline="") as stream:
+        numbered = enumerate(stream, start=1)
+        header = next((line for _, line in numbered if line.strip()), "")
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        needed, enclosed, torn, swallowed = '"' in header, 0, [], []
+        for lines, fields in _records(numbered, delimiter):
+            rows = [line.rstrip("\r\n").split(delimiter) for _, line in lines if line.strip()]
+            bare = all(len(row) == len(names) for row in rows)
+            place = (lines[0][0], lines[-1][0])
+            if fields is None:
+                torn.append(place)
+            elif bare and (len(rows) > 1 or len(fields) != len(names)):
+                swallowed.append((place, rows))
+            enclosed += fields is not None
+            needed |= not bare and (fields is None or len(fields) == len(names))
+    by_tabs = delimiter == "\t" and len(names) > 1
+    if not needed and (len(torn) > enclosed or (by_tabs and (torn or swallowed))):
+        return ""
+    columns = [names.index(label) for label in labels if label in names]
+    if swallowed and columns and not by_tabs:
+        label_values = _labels(path, delimiter, encoding, columns, len(names))
+        swallowed = [
+            (place, rows)
+            for place, rows in swallowed
+            # One line has the labels of the field's own row.
+            if sum(_kinds(row, columns) in label_values for row in rows) > 1
+            or (len(rows) == 1 and not needed)
+        ]
+    elif needed and not by_tabs:
+        swallowed.clear()
+    for first, last in sorted([*torn, *(place for place, _ in swallowed)])[:1]:
+        what = "does not enclose a field" if first == last else f"reaches to line {last:,}"
+        raise UserError(
+            f"file '{path}': a quote in line {first:,} {what}; give quotechar='' if quotes are "
+            "part of the text, or quotechar='\"' if the file is right as it is, or put that field "
+            "in quotes and write each quote in it twice"
+        )
+    return '"'
+
+
+def _records(
+    numbered: Iterator[tuple[int, str]], delimiter: str
+) -> Iterator[tuple[list[tuple[int, str]], list[str] | None]]:
+    """The numbered lines and the fields of each row with a quote; None for fields where text
+    follows a closing quote, or where nothing closes one."""
+    held: list[tuple[int, str]] = []
+
+    def lines() -> Iterator[str]:
+        for number, line in numbered:
+            if held or '"' in line:
+                held.append((number, line))
+                yield line
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    while True:
+        held.clear()
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield held, None
+        else:
+            yield held, fields
+
+
+def _labels(
+    path: Path, delimiter: str, encoding: str, columns: Sequence[int], width: int
+) -> set[tuple[str, ...]]:
+    """The labels of all rows."""
+    with path.open(encoding=encoding, newline="") as stream:
+        rows = csv.reader(stream, delimiter=delimiter)
+        return {_kinds(row, columns) for row in rows if len(row) == width}
+
+
+def _kinds(row: Sequence[str], columns: Sequence[int]) -> tuple[str, ...]:
+    """The values of these columns, one for all numbers."""
+
+    def kind(text: str) -> str:
+        try:
+            float(text)
+        except ValueError:
+            return text.strip()
+        return "0"
+
+    return tuple(kind(row[column]) for column in columns)

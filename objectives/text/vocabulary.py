@@ -1,9 +1,6 @@
-"""A smaller vocabulary: the word pieces that a task uses most, and a tokenizer of these alone.
-
-What must stay are the special tokens and the pieces of one character, without which words cannot be
-spelt; the others stay by how often the train rows have them. A word whose piece is gone falls into
-smaller ones.
-"""
+"""Smaller vocabularies: the word pieces that a task uses most, and a tokenizer of these alone.
+Special tokens and pieces of one character stay, as words are spelt with them; the others by
+frequency in the train rows."""
 
 import copy
 import json
@@ -69,10 +66,10 @@ class Vocabulary:
     def _order(self) -> Sequence[int]:
         """All ids by falling need."""
         document = _document(self.tokenizer)
-        stay, known = _spelling(document), document["model"]["vocab"].values()
+        stay, ids = _spelling(document), document["model"]["vocab"].values()
         tokens = np.concatenate([np.asarray(row) for row in self.train.input_ids])
-        uses = np.bincount(tokens, minlength=max(known) + 1)
-        return [*stay, *sorted(set(known) - set(stay), key=lambda n: (-uses[n], n))]
+        uses = np.bincount(tokens, minlength=max(ids) + 1)
+        return [*stay, *sorted(set(ids) - set(stay), key=lambda n: (-uses[n], n))]
 
     def count(self, share: float) -> int:
         """Pieces in a share of all, in (0, 1]."""

@@ -1,9 +1,6 @@
-"""The weights with which students compute: under masks, and with the few bits that they learn with.
-
-To multiply a unit touches every token; to multiply the column that reads it touches a weight once.
-Rounding is forward `bert.quantising` and `bert.packing`; backward it is not there (straight
-through: Bengio et al. 2013). Shapes as in `population`.
-"""
+"""Weights with which students compute: under masks, and with the few bits that they learn with.
+Rounding is `bert.quantising` and `bert.packing` forward, and absent backward (straight through:
+Bengio et al. 2013). Masks touch weights, not tokens, as that costs less. Shapes: `population`."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -35,10 +32,8 @@ def unit_parts(
 
 
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights, by BERT's names, with which K students compute what they do under masks.
-
-    `masks` maps a space to (K, layers, *units_of); those of whole layers are in no weight.
-    """
+    """Multiply masks, space to (K, layers, *units_of), into the weights by BERT's names; not whole
+    layers."""
     masked = dict(weights)
     for space, of_layers in masks.items():
         if space == "layers":
@@ -56,8 +51,8 @@ def _mask(weights: dict[str, Tensor], layer: str, space: str, mask: Tensor) -> N
         weights[query + "bias"] = weights[query + "bias"] * mask_KP
         return
     readers = [linear.name for linear in LINEARS if linear.inputs in AXES[space]]
-    own = mask.flatten(1)[:, None] if len(readers) == 1 else mask.expand(-1, 3, -1)
-    for reader, mask_KU in zip(readers, own.unbind(1), strict=True):
+    masks_KRU = mask.flatten(1)[:, None] if len(readers) == 1 else mask.expand(-1, 3, -1)
+    for reader, mask_KU in zip(readers, masks_KRU.unbind(1), strict=True):
         name = f"{layer}{reader}.weight"
         by_unit_KDUP = weights[name].unflatten(-1, (mask_KU.shape[1], -1))
         weights[name] = (by_unit_KDUP * mask_KU[:, None, :, None]).flatten(-2)
@@ -68,28 +63,28 @@ def rounded_weights(
     architectures: Sequence[BertArchitecture],
     layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
-    """The weights, by BERT's names, with the bits that the students' architectures say: those of
-    these layers (by default all) and of the pooler; without architectures as they are. Students in
-    halves (see `bert.splitting`) are split alike."""
+    """Round weights of these layers (None: all) and of the pooler to the bits of the
+    architectures."""
+    # Students in halves (see `bert.splitting`) are split alike.
     if not any(architecture.has_bits for architecture in architectures):
         return weights
-    found = dict(weights)
+    computed = dict(weights)
     for layer in range(len(architectures[0].layers)) if layers is None else layers:
         bits = [architecture.layers[layer].weight_bits for architecture in architectures]
         for linear in LINEARS:
             name = f"bert.encoder.layer.{layer}.{linear.name}.weight"
             if name in weights:  # of a layer that some student has
                 halves = architectures[0].layers[layer].halves
-                found[name] = _rounded(weights[name], bits, halves)
+                computed[name] = _rounded(weights[name], bits, halves)
     pooler = [architecture.pooler_bits for architecture in architectures]
     halves = architectures[0].pooler_halves
-    return {**found, _POOLER: _rounded(weights[_POOLER], pooler, halves)}
+    return {**computed, _POOLER: _rounded(weights[_POOLER], pooler, halves)}
 
 
 def rounded_inputs(
     inputs_KTI: Tensor, architectures: Sequence[BertArchitecture], layer: int
 ) -> Tensor:
-    """What enters the weights of a layer, rounded for those students whose architectures say so."""
+    """Round inputs of a layer for those students whose architectures say so."""
     bits = [architecture.layers[layer].input_bits for architecture in architectures]
     return _through(packing.rounded_inputs, inputs_KTI, bits) if any(bits) else inputs_KTI
 
@@ -108,8 +103,8 @@ def rounded_products(
 def _rounded(weight_KOI: Tensor, bits: Sequence[int | None], halves: int | None) -> Tensor:
     if not any(bits) or not weight_KOI.numel():
         return weight_KOI
-    found = _through(rounded, weight_KOI, bits)
-    return found if halves is None else found.unflatten(1, (halves, -1)).sum(1)
+    result = _through(rounded, weight_KOI, bits)
+    return result if halves is None else result.unflatten(1, (halves, -1)).sum(1)
 
 
 def _through(
@@ -118,7 +113,7 @@ def _through(
     """The rounded numbers of each student, with the gradient of the exact ones."""
     return torch.stack(
         [
-            own if few is None else own + (rounding(own.detach(), few) - own).detach()
-            for own, few in zip(exact.unbind(), bits, strict=True)
+            full if few is None else full + (rounding(full.detach(), few) - full).detach()
+            for full, few in zip(exact.unbind(), bits, strict=True)
         ]
     )

@@ -1,12 +1,7 @@
-"""Models that were cut differently as one stack of weights, padded so that nothing notices.
-
-A unit that only pads has zeros on both sides: in the rows that make it and in the columns that use
-it. It gives nothing, and since each gradient is a product with one of the two, it stays nothing
-under any optimiser that leaves a zero with a zero gradient alone. That holds for an FFN neuron
-whose activation is 0 at 0, for a dimension of Q and K, for one of V, and so for a head, which is
-made of these. A dimension of the hidden state that only pads is read as 0. A layer that only pads
-is all zeros, and whoever runs it leaves what it gives aside.
-"""
+"""Models that were cut differently as one stack of weights, padded with units that do nothing.
+Padding is zero in the rows that make a unit and the columns that use it: it gives nothing and, as
+each gradient is a product with one of the two, stays nothing. That holds for FFN neurons whose
+activation is 0 at 0, for dimensions of Q, K and V, and for heads. A padded layer is all zeros."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +14,7 @@ from torch import Tensor
 from objectives.students.bert.architecture import Widths
 from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD
 
-Model = Sequence[Widths[int]]
+Layers = Sequence[Widths[int]]
 """How much is left of each layer of a model."""
 
 _LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.(.+)")
@@ -28,7 +23,7 @@ _AXES = {f"{linear.name}.weight": (linear.outputs, linear.inputs) for linear in 
 }
 
 
-def joint(models: Sequence[Model]) -> tuple[Widths[int], ...]:
+def joint(models: Sequence[Layers]) -> tuple[Widths[int], ...]:
     """For each layer the widths that hold every model: the largest of each kind."""
     wide = []
     for layers in zip(*models, strict=True):
@@ -39,29 +34,23 @@ def joint(models: Sequence[Model]) -> tuple[Widths[int], ...]:
     return tuple(wide)
 
 
-def in_eights(wide: Sequence[Widths[int]]) -> tuple[Widths[int], ...]:
-    """FFN widths rounded up to multiples of 8, in which a GPU multiplies numbers of 16 bits."""
-    return tuple(layer._replace(ffn=-(-layer.ffn // 8) * 8) for layer in wide)
-
-
 def fuse(
-    states: Sequence[Mapping[str, Tensor]], models: Sequence[Model], wide: Model, hidden: int
+    states: Sequence[Mapping[str, Tensor]], models: Sequence[Layers], wide: Layers, hidden: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights of K models that were cut from one, each (K, ...), padded to the widths `wide`.
-
-    And what a projection reads, (K, inputs) int64 under its name, where `hidden` stands for a zero;
-    it is missing where all models read all.
-    """
+    """Stack K models cut from one, each weight (K, ...), padded to the widths `wide`; and what they
+    read."""
+    # What a projection reads, (K, inputs) int64 under its name, where `hidden` stands for a zero;
+    # it is missing where all models read all.
     weights, names = {}, dict.fromkeys(name for state in states for name in state)
     for name in names:
         if name.endswith(".inputs"):
             continue
-        own = [
+        parts = [
             _resized(name, state[name], model, wide, hidden) if name in state else None
             for state, model in zip(states, models, strict=True)
         ]
-        zeros = torch.zeros_like(next(weight for weight in own if weight is not None))
-        weights[name] = torch.stack([zeros if weight is None else weight for weight in own])
+        zeros = torch.zeros_like(next(weight for weight in parts if weight is not None))
+        weights[name] = torch.stack([zeros if weight is None else weight for weight in parts])
     reads = {}
     for layer, widths in enumerate(wide):
         for linear in LINEARS:
@@ -72,30 +61,27 @@ def fuse(
             width = getattr(widths, linear.inputs)
             reads[name] = torch.full((len(models), width), hidden, device=device)
             for row, state, model in zip(reads[name], states, models, strict=True):
-                own = getattr(model[layer], linear.inputs)
-                row[:own] = state.get(name + ".inputs", torch.arange(own, device=device))
+                size = getattr(model[layer], linear.inputs)
+                row[:size] = state.get(name + ".inputs", torch.arange(size, device=device))
     return weights, reads
 
 
 def take(
     weights: Mapping[str, Tensor],
     reads: Mapping[str, Tensor],
-    own: Model,
-    wide: Model,
+    widths: Layers,
+    wide: Layers,
     slot: int,
     hidden: int,
 ) -> dict[str, Tensor]:
-    """The state of one of the models that `fuse` stacked, without the padding.
-
-    `own` are its widths, `wide` those that the stack was padded to.
-    """
+    """Extract the state of one of the models that `fuse` stacked to `wide`, of widths `own`."""
     state = {
-        name: _resized(name, weight[slot], wide, own, hidden)
+        name: _resized(name, weight[slot], wide, widths, hidden)
         for name, weight in weights.items()
-        if not (match := _LAYER.fullmatch(name)) or own[int(match[1])].layers
+        if not (match := _LAYER.fullmatch(name)) or widths[int(match[1])].layers
     }
     for name, rows in reads.items():
-        _, (inputs,) = _axes(name + ".weight", own, hidden)
+        _, (inputs,) = _axes(name + ".weight", widths, hidden)
         if inputs < hidden:
             state[name + ".inputs"] = rows[slot, :inputs]
     return state
@@ -109,11 +95,9 @@ def _units_along(axis: str, widths: Widths[int], hidden: int) -> tuple[int, ...]
     return (size or hidden if axis in INPUTS else size,)
 
 
-def _axes(name: str, model: Model, hidden: int) -> tuple[tuple[int, ...], ...]:
-    """For each axis of a weight the numbers of units along it; () where nothing is cut from it.
-
-    An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
-    """
+def _axes(name: str, model: Layers, hidden: int) -> tuple[tuple[int, ...], ...]:
+    """Numbers of units along each axis of a weight; () where nothing is cut from it."""
+    # An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
     match = _LAYER.fullmatch(name)
     if not match:
         return ()
@@ -121,15 +105,15 @@ def _axes(name: str, model: Model, hidden: int) -> tuple[tuple[int, ...], ...]:
     return tuple(_units_along(axis, model[int(match[1])], hidden) for axis in axes)
 
 
-def _resized(name: str, weight: Tensor, own: Model, wanted: Model, hidden: int) -> Tensor:
+def _resized(name: str, weight: Tensor, current: Layers, wanted: Layers, hidden: int) -> Tensor:
     """A weight of a model of widths `own` with those that are `wanted`: padded, or cut off."""
-    before, after = _axes(name, own, hidden), _axes(name, wanted, hidden)
+    before, after = _axes(name, current, hidden), _axes(name, wanted, hidden)
     if before == after:
         return weight
     # More rows than units: the halves of `bert.splitting`.
     halves = weight.split(max(prod(before[0]), 1))
     if len(halves) > 1:
-        return torch.cat([_resized(name, half, own, wanted, hidden) for half in halves])
+        return torch.cat([_resized(name, half, current, wanted, hidden) for half in halves])
     sizes, resized = [*chain(*before)], weight.new_zeros([*chain(*after)])
     common = tuple(slice(min(pair)) for pair in zip(sizes, resized.shape, strict=True))
     resized[common] = weight.reshape(sizes)[common]

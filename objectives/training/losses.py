@@ -1,8 +1,5 @@
-"""What is minimised: the loss on labels, and what a teacher teaches (TinyBERT, Jiao et al. 2020).
-
-Shapes: K students, B sequences, S positions, D hidden size of the student, E of the teacher,
-H heads, C outputs.
-"""
+"""Losses on labels, and on what a teacher teaches (TinyBERT, Jiao et al. 2020). Shapes: K students,
+B sequences, S positions, D hidden size of the student, E of the teacher, H heads, C outputs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,12 +16,9 @@ from objectives.training.stages import WITH_SCORES, Loss
 
 
 def sequence_losses(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
-    """The loss of each sequence for each student: (K, B).
-
-    Cross-entropy where the labels are classes (int64); squared error of the one output where they
-    are numbers (floating point); binary cross-entropy, summed over labels, where a sequence may
-    have several, (B, C).
-    """
+    """Loss of each sequence for each student, (K, B): cross-entropy, squared error or binary by
+    labels."""
+    # Classes are int64, numbers floating point, several labels (B, C), whose losses are summed.
     if labels_B.ndim == 2:
         wanted_KBC = labels_B.to(logits_KBC.dtype).expand_as(logits_KBC)
         return binary_cross_entropy(logits_KBC, wanted_KBC, reduction="none").sum(-1)
@@ -46,15 +40,13 @@ def prediction_loss(
     *,
     several: bool = False,
 ) -> Tensor:
-    """Soft cross-entropy of the logits: (K,), the mean over the batch; where a sequence may have
-    `several` labels, binary for each.
-
-    At temperature T both logits are divided by T, and the loss is multiplied by T^2, so that its
-    gradient keeps its size (Hinton et al. 2015): up to a constant T^2 KL(teacher, student). None
-    is T = 1. Summed over classes as in TinyBERT's paper; its code divides by their number as well.
-    A single output, a number, is learnt by squared error at any temperature (TinyBERT learns it
-    from labels, which text may lack).
-    """
+    """Soft cross-entropy of the logits, (K,), the mean over the batch; binary for `several`
+    labels."""
+    # At temperature T both logits are divided by T, and the loss is multiplied by T^2, so that its
+    # gradient keeps its size (Hinton et al. 2015): up to a constant T^2 KL(teacher, student).
+    # Summed over classes as in TinyBERT's paper; its code divides by their number as well. A single
+    # output is learnt by squared error at any temperature (TinyBERT learns it from labels, which
+    # text may lack).
     if teacher_BC.shape[-1] == 1:
         return (student_KBC - teacher_BC).square().squeeze(-1).mean(-1)
     if temperature_K is not None:
@@ -75,13 +67,10 @@ def intermediate_loss(
     heads: Sequence[tuple[Tensor, Tensor]],
     fit: Mapping[str, Tensor],
 ) -> Tensor:
-    """Attention scores and hidden states of the student against the teacher's: (K,).
-
-    As `hidden_loss`, to which it adds the scores. `heads` says for each layer of the student which
-    head of the teacher each of its heads is, (K, H), and whether it takes part, (K, H) of 0 and 1:
-    a head that was cut has no scores. Pairs with padding count for nothing (TinyBERT's code takes
-    the mean over all, so scores weigh less in a padded batch).
-    """
+    """`hidden_loss` and attention scores against the teacher's, (K,)."""
+    # `heads`: for each layer of the student which head of the teacher each of its heads is, (K, H),
+    # and whether it takes part: a head that was cut has no scores. Padding counts for nothing
+    # (TinyBERT's code takes the mean over all, so scores weigh less in a padded batch).
     layers = len(student.scores), len(teacher.scores)
     valid_BS = attended_BS.to(student.hidden[0].dtype)
     valid_BSS = valid_BS[:, :, None] * valid_BS[:, None, :]
@@ -101,18 +90,13 @@ def intermediate_loss(
 def hidden_loss(
     student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
 ) -> Tensor:
-    """Hidden states of the student against the teacher's: (K,).
-
-    Layer m of the student learns from `teaching_layer` g(m) of the teacher; the mean squared
-    errors are summed over the layers. Padding counts for nothing (TinyBERT's code counts hidden
-    states there, so that its loss depends on how a batch was padded). Embeddings are frozen: they
-    are compared only where a projection learns from them. What enters a layer counts by the mask of
-    that layer, and what the last gives in full (DynaBERT, Hou et al. 2020): so what a dropped layer
-    would read is compared with nothing.
-
-    `attended_BS` is False on padding. `fit` is empty where both have one hidden size; otherwise the
-    projection of all hidden states, "weight" (K, E, D) and "bias" (K, E).
-    """
+    """Hidden states of the student against the teacher's, (K,), layer m against `teaching_layer`
+    g(m)."""
+    # Mean squared errors, summed over the layers. Padding counts for nothing (TinyBERT's code
+    # counts it, so that its loss depends on how a batch was padded). Embeddings are frozen: they
+    # count only where a projection, `fit` "weight" (K, E, D) and "bias" (K, E), learns from them.
+    # What enters a layer counts by the mask of that layer, and what the last gives in full
+    # (DynaBERT, Hou et al. 2020).
     layers = len(student.hidden) - 1, len(teacher.hidden) - 1
     weight_BS = _token_weights(attended_BS, teacher)
     total = student.hidden[0].new_zeros(len(student.hidden[0]))
@@ -128,11 +112,10 @@ def hidden_loss(
 def hint_loss(
     student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
 ) -> Tensor:
-    """The middle layer of the student against that of the teacher: (K,) (FitNets, Romero et al.
-    2015), whatever the numbers of layers; what lies above learns nothing. `fit` is the regressor of
-    the hint. Otherwise as `hidden_loss`."""
-    own, wanted = (trace.hidden[len(trace.hidden) // 2] for trace in (student, teacher))
-    errors_KBS = _squared_errors(own, wanted, fit)
+    """The middle layer of the student against that of the teacher, (K,) (FitNets, Romero et al.
+    2015)."""
+    middle, wanted = (trace.hidden[len(trace.hidden) // 2] for trace in (student, teacher))
+    errors_KBS = _squared_errors(middle, wanted, fit)
     return (errors_KBS * _token_weights(attended_BS, teacher)).sum((-1, -2))
 
 
@@ -140,19 +123,16 @@ def _token_weights(attended_BS: Tensor, teacher: Trace) -> Tensor:
     return attended_BS / (attended_BS.sum() * teacher.hidden[0].shape[-1])
 
 
-def _squared_errors(own: Tensor, wanted_BSE: Tensor, fit: Mapping[str, Tensor]) -> Tensor:
-    """Of hidden states (K, B, S, D) against those of the teacher, summed over E: (K, B, S)."""
+def _squared_errors(states: Tensor, wanted_BSE: Tensor, fit: Mapping[str, Tensor]) -> Tensor:
+    """Squared errors (K, B, S) of hidden states (K, B, S, D), summed over E."""
     if fit:
-        own = torch.einsum("kbsd,ked->kbse", own, fit["weight"]) + fit["bias"][:, None, None]
-    return functional.mse_loss(own, wanted_BSE.expand_as(own), reduction="none").sum(-1)
+        states = torch.einsum("kbsd,ked->kbse", states, fit["weight"]) + fit["bias"][:, None, None]
+    return functional.mse_loss(states, wanted_BSE.expand_as(states), reduction="none").sum(-1)
 
 
 def teaching_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
-    """g(m) = floor(m L_T / L_S): the layer of the teacher from which layer m of the student learns;
-    layers count from 1, and 0 stands for the embeddings.
-
-    To a student of evenly spaced layers of the teacher it is what the next of them read there.
-    """
+    """g(m) = floor(m L_T / L_S): the teacher's layer for layer m of the student; 0 is the
+    embeddings."""
     return layer * teacher_layers // student_layers
 
 

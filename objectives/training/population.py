@@ -1,10 +1,7 @@
-"""K students that train as one program: every weight has a leading trial axis.
-
-Shapes: K students, B sequences, S positions, T = B x S, N = K x B, D hidden size, I of its
-dimensions, H heads, P dimensions of a head, F FFN neurons, C classes. The weights keep BERT's names
-and orientation, so that slot k of the population is the state dict of an ordinary classifier. The
-embeddings are frozen: they are stored once and computed once per batch for all students.
-"""
+"""K students that train as one program: every weight has a leading trial axis. Shapes: K students,
+B sequences, S positions, T = B x S, N = K x B, D hidden size, I of its dimensions, H heads, P
+dimensions of a head, F FFN neurons, C classes. Weights keep BERT's names and orientation; the
+embeddings are frozen and stored once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +25,7 @@ from objectives.training.computed_weights import (
     rounded_products,
     rounded_weights,
 )
-from objectives.training.fusing import fuse, in_eights, joint, take
+from objectives.training.fusing import fuse, joint, take
 
 EMBEDDINGS = "bert.embeddings."
 """What the names of their weights begin with."""
@@ -36,7 +33,7 @@ EMBEDDINGS = "bert.embeddings."
 
 @dataclass(eq=False)
 class Trace:
-    """What a forward pass went through, for the losses that look inside."""
+    """Record of a forward pass, for the losses that look inside."""
 
     hidden: list[Tensor] = field(default_factory=list)
     """(K, B, S, D) of the embeddings, then of each layer."""
@@ -50,19 +47,16 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The weights of K students, and their common forward pass.
+    """The weights of K students, padded to the widest (see `fusing`), and their common forward
+    pass."""
 
-    The students are equal in shape, or were cut from one: then each is padded to the widest with
-    units that do nothing and learn nothing (see `fusing`).
-
-    A mask multiplies a unit: the context of a head, an FFN neuron after its activation, a dimension
-    of the value or of the query after its bias, an input of Q, K and V (not of the residual path).
-    The mask of a layer is the share of what its attention, and then its FFN, gives; the rest is
-    what enters. A dimension of query and key is masked in the query alone: in both the mask would
-    act squared, and its gradient would vanish at 0. The student at masks of 0 and 1 is therefore
-    exactly the model cut to them. There is no dropout: a trial's result depends on nothing but its
-    fields, its seed and its data.
-    """
+    # A mask multiplies a unit: the context of a head, an FFN neuron after its activation, a
+    # dimension of the value or of the query after its bias, an input of Q, K and V (not of the
+    # residual path). The mask of a layer is the share of what its attention, and then its FFN,
+    # gives; the rest is what enters. Query and key are masked in the query alone: in both the mask
+    # would act squared, and its gradient would vanish at 0. So the student at masks of 0 and 1 is
+    # exactly the model cut to them. There is no dropout: a result depends on nothing but fields,
+    # seed and data.
 
     weights: dict[str, Tensor]
     """BERT's name to (K, ...), trainable; all but the embeddings."""
@@ -90,10 +84,8 @@ class Population:
     def of(
         cls, models: Sequence[Classifier], matmul_dtype: torch.dtype = torch.float32
     ) -> "Population":
-        """K students from K classifiers with the same embeddings; copies their weights.
-
-        They are unpruned classifiers of one shape, or were cut from one, each in its own way.
-        """
+        """Stack K classifiers of one shape, or cut from one, with the same embeddings; copies their
+        weights."""
         config = models[0].config
         embeddings = models[0].get_submodule("bert.embeddings")
         assert isinstance(embeddings, BertEmbeddings)
@@ -104,7 +96,8 @@ class Population:
         on_gpu = next(models[0].parameters()).device.type != "cpu"
         low_rank = any(".reduce." in name for name in models[0].state_dict())
         if on_gpu and pads and is_cut(models[0]) and not low_rank:  # no masks of neurons
-            padded = in_eights(padded)
+            # A GPU multiplies numbers of 16 bits in multiples of 8.
+            padded = tuple(layer._replace(ffn=-(-layer.ffn // 8) * 8) for layer in padded)
         if len(set(widths)) > 1 and not pads:
             raise UserError(
                 f"models that were cut differently cannot train together: their activation "
@@ -144,9 +137,9 @@ class Population:
         """The state dict of one student, embeddings included, under the names of its model."""
         weights = {name: weight.detach() for name, weight in self.weights.items()}
         hidden = self.weights["bert.pooler.dense.weight"].shape[-1]
-        own = take(weights, self.reads, self.widths[index], self.padded, index, hidden)
+        cut = take(weights, self.reads, self.widths[index], self.padded, index, hidden)
         shared = {EMBEDDINGS + name: w for name, w in self.embeddings.state_dict().items()}
-        return {**shared, **own}
+        return {**shared, **cut}
 
     def logits(
         self,
@@ -156,12 +149,11 @@ class Population:
         *,
         row_masks: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Logits (K, B, C) of every student on one batch, float32 even after matmuls in bfloat16.
-
-        `masks` are those of `masked_weights`, `row_masks` map a space to (K, B, layers, *units_of),
-        masks for each sequence; a space that is in neither is fully open. Masks are for unpruned
-        students. What the layers do on the way is added to `trace`.
-        """
+        """Logits (K, B, C) of every student on one batch, float32; what the layers do is added to
+        `trace`."""
+        # `masks` are those of `masked_weights`, `row_masks` map a space to (K, B, layers,
+        # *units_of), masks for each sequence; a space that is in neither is open. Masks are for
+        # unpruned students.
         of_rows = dict(row_masks or {})
         if masks and "layers" in masks:
             of_rows["layers"] = masks["layers"][:, None]
@@ -177,12 +169,12 @@ class Population:
         # The classifier reads the first position only; a trace wants all.
         last = max((n for n, widths in enumerate(self.padded) if widths.layers), default=None)
         for number, (letter, layer) in enumerate(self.sublayers):
-            own = {space: mask[:, :, layer] for space, mask in masks.items()}
+            of_layer = {space: mask[:, :, layer] for space, mask in masks.items()}
             if trace is not None and number % 2 == 0:
                 trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             first_only = trace is None and (letter, layer) == ("s", last)
             hidden_KTD = self._sublayer(
-                letter, layer, hidden_KTD, unseen_N11S, own, trace, first_only=first_only
+                letter, layer, hidden_KTD, unseen_N11S, of_layer, trace, first_only=first_only
             )
         if trace is not None:
             trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
@@ -201,14 +193,15 @@ class Population:
         *,
         first_only: bool = False,
     ) -> Tensor:
-        """What the attention or the FFN of a layer gives, or what enters it, or as much of both as
-        the mask of the layer says. The FFN takes first positions alone, too."""
+        """Output of the attention or the FFN of a layer, mixed with its input by the mask of the
+        layer."""
+        # The FFN takes first positions alone, too.
         sequences, mask_KB = len(unseen_N11S) // self.size, None
-        there = [widths[layer].layers for widths in self.widths]
+        present = [widths[layer].layers for widths in self.widths]
         if "layers" in masks:
             mask_KB = masks["layers"].squeeze(-1)
-        elif not all(there):
-            mask_KB = on_device(torch.tensor(there)[:, None], str(hidden_KTD.device))
+        elif not all(present):
+            mask_KB = on_device(torch.tensor(present)[:, None], str(hidden_KTD.device))
         if trace is not None and letter == "s":
             trace.kept.append(mask_KB)
         if not self.padded[layer].layers:
@@ -231,7 +224,7 @@ class Population:
         return torch.lerp(entered_KBSD, given_KBSD, share_KB11).flatten(1, 2)
 
     def embedded(self, batch: Batch) -> Tensor:
-        """What enters the first layer of every student, (K, B, S, D)."""
+        """Input of the first layer of every student, (K, B, S, D)."""
         with torch.no_grad(), autocast(self.matmul_dtype, batch.input_ids.device.type):
             embedded_BSD = _float32(
                 self.embeddings(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids)
@@ -241,28 +234,25 @@ class Population:
     def through(
         self, layers: Sequence[int], hidden_KBSD: Tensor, attended_BS: Tensor
     ) -> tuple[list[Tensor], Tensor | None]:
-        """A part of a plain BERT's forward pass: some layers, one after another, at all positions.
-
-        Returns what entered the first of them and what each gave, (K, B, S, D), and, if the last
-        layer of all is one of them, the logits (K, B, C).
-        """
+        """Run some layers of a plain BERT on (K, B, S, D): the states between them, and logits
+        after the last."""
         sequences = len(attended_BS)
         with autocast(self.matmul_dtype, attended_BS.device.type):
             students = replace(self, weights=rounded_weights(self.weights, self.rounding, layers))
             unseen_N11S = self._unseen(attended_BS, hidden_KBSD.dtype)
-            found = [hidden_KBSD]
+            states = [hidden_KBSD]
             for layer in layers:
-                given_KTD = found[-1].flatten(1, 2)
+                given_KTD = states[-1].flatten(1, 2)
                 for letter in "sf":
                     given_KTD = students._sublayer(letter, layer, given_KTD, unseen_N11S, {})
-                found.append(given_KTD.unflatten(1, (sequences, -1)))
+                states.append(given_KTD.unflatten(1, (sequences, -1)))
             if len(self.padded) - 1 not in layers:
-                return found, None
-            return found, _float32(students._classified(found[-1][:, :, 0]))
+                return states, None
+            return states, _float32(students._classified(states[-1][:, :, 0]))
 
     def _unseen(self, attended_BS: Tensor, dtype: torch.dtype) -> Tensor:
-        """What is added to scores, (N, 1, 1, S): each layer would make it of a mask of bools
-        anew."""
+        """Bias of the scores, (N, 1, 1, S), made once: each layer would make it of a mask of
+        bools."""
         (B, S), device = attended_BS.shape, attended_BS.device
         scores_dtype = dtype if device.type == "cpu" else self.matmul_dtype
         unseen_BS = torch.zeros(B, S, dtype=scores_dtype, device=device)
@@ -307,7 +297,7 @@ class Population:
                 scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
                 trace.scores.append(_float32(scores_NHSS).unflatten(0, (self.size, -1)))
             rounded = None
-            if any(own.layers[layer].attention_bits for own in self.rounding):
+            if any(architecture.layers[layer].attention_bits for architecture in self.rounding):
                 rounded = partial(rounded_products, architectures=self.rounding, layer=layer)
             context_NHSP = _attend(
                 query.transpose(1, 2),
@@ -330,7 +320,7 @@ class Population:
     def _inputs(
         self, name: str, hidden_KTD: Tensor, sequences: int, masks: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """What Q, K and V of a layer read: names of the projections to (K, T, D or I)."""
+        """Inputs of Q, K and V of a layer: names of the projections to (K, T, D or I)."""
         if self.matmul_dtype == torch.bfloat16:
             hidden_KTD = hidden_KTD.bfloat16()  # once for all three
         read = [hidden_KTD]
@@ -342,12 +332,12 @@ class Population:
                 for mask_KBD in mask_KBRD.unbind(2)
             ]
         names = [name + which for which in ("query", "key", "value")]
-        found = dict(zip(names, read if len(read) == 3 else read * 3, strict=True))
+        inputs = dict(zip(names, read if len(read) == 3 else read * 3, strict=True))
         for name in names:
             if name in self.reads:
                 places_KTI = self.reads[name][:, None].expand(-1, hidden_KTD.shape[1], -1)
-                found[name] = functional.pad(found[name], (0, 1)).gather(-1, places_KTI)
-        return found
+                inputs[name] = functional.pad(inputs[name], (0, 1)).gather(-1, places_KTI)
+        return inputs
 
     def _feed_forward(
         self, layer: int, hidden_KTD: Tensor, masks: Mapping[str, Tensor], sequences: int
@@ -374,7 +364,7 @@ class Population:
     def _norm(self, name: str, inputs_KTD: Tensor) -> Tensor:
         scale_KD, shift_KD = self.weights[name + ".weight"], self.weights[name + ".bias"]
         shape, eps = inputs_KTD.shape[-1:], self.layer_norm_eps
-        if self.size == 1:  # one kernel in place of two
+        if self.size == 1:  # one kernel instead of two
             return functional.layer_norm(inputs_KTD, shape, scale_KD[0], shift_KD[0], eps)
         normed_KTD = functional.layer_norm(inputs_KTD, shape, eps=eps)
         return torch.addcmul(shift_KD[:, None], normed_KTD, scale_KD[:, None])
@@ -393,8 +383,8 @@ def _attend(
     scale: float,
     rounded: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    """What the heads see, (N, H, S, P) all but `unseen`, which is added to the scores; where the
-    attention is `rounded` on the way, in plain matmuls."""
+    """Attention (N, H, S, P) of heads, `unseen` added to the scores; plain matmuls if it is
+    `rounded`."""
     if rounded is not None:
         scores = _float32(query @ key.transpose(-1, -2)) * scale + _float32(unseen)
         return rounded(scores.softmax(-1)) @ value
@@ -417,8 +407,8 @@ def _attend(
 
 
 def _by_inputs(weight: Tensor) -> Tensor:
-    """The same weight; a matrix (K, O, I) lies in memory as (K, I, O), for so does its gradient:
-    where the two lie differently autograd copies the gradient at each step."""
+    """Lay a matrix (K, O, I) in memory as (K, I, O), as its gradient lies: autograd would copy
+    that."""
     return weight.mT.contiguous().mT if weight.ndim == 3 else weight
 
 

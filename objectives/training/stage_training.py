@@ -41,9 +41,8 @@ class StageTraining:
         seed: int,
         temperatures: Sequence[float] = (),
     ):
-        """`slots` says which student is where in `population`; `rates` are the peaks of their
-        learning rates, `temperatures` those of their logits (by default the stage's); before the
-        cut there are no architectures."""
+        """Train `slots` of a population at the peaks `rates`; before the cut there are no
+        architectures."""
         self.problem, self.population, self.stage = problem, population, stage
         self.slots = list(slots)
         self.batch_size, self.seed = batch_size, seed
@@ -53,7 +52,7 @@ class StageTraining:
         self.heads = _matching_heads(problem, size, architectures) if loss in WITH_SCORES else []
         softer = temperatures or [stage.temperature] * size
         self.temperature = None
-        if any(one != 1 for one in softer):
+        if any(temperature != 1 for temperature in softer):
             self.temperature = on_device(torch.tensor(softer), problem.device)
         self.fit = _new_fit(problem, size, seed) if loss != "prediction" else {}
         self.optimizer = PopulationOptimizer(
@@ -72,7 +71,7 @@ class StageTraining:
         return islice(batches, self.steps - done)
 
     def step(self, batch: Batch, masks: Masks) -> Tensor:
-        """One step of the weights; the loss of each student before it, (K,)."""
+        """Make one step of the weights; return the loss of each student before it, (K,)."""
         loss = self.loss(self.population, batch, masks)
         loss.sum().backward()
         self.optimizer.step()
@@ -82,14 +81,12 @@ class StageTraining:
         return self.population.slot(self.slots.index(slot))
 
     def curves(self) -> dict[int, list[CurvePoint]]:
-        """The rows of each student's learning curve, by slot.
-
-        What was measured is read back here, all at once, so that no step waits for the device.
-        """
+        """Rows of each student's learning curve, by slot, read back at once: no step waits for the
+        device."""
         return dict(zip(self.slots, curve_points(self.stage.name, self.measured), strict=True))
 
     def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
-        """What the weights learn here, of these students on this batch, (K,)."""
+        """Loss of these students on this batch, (K,)."""
         student, teacher = self.traces(batch)
         return self.compared(population.logits(batch, masks, student), student, teacher, batch)
 
@@ -109,8 +106,8 @@ class StageTraining:
         batch: Batch,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """The loss of students that answer so on this batch, (K,), where `wanted`, (B, C), are the
-        teacher's logits unless others are given."""
+        """Loss (K,) of logits on a batch; `wanted` (B, C) stands for the teacher's logits if
+        given."""
         wanted = self.problem.teacher_logits[batch.rows] if wanted is None else wanted
         loss, several = self.stage.loss, self.problem.train.several
 
@@ -183,23 +180,24 @@ def _matching_heads(
     problem: Problem, size: int, architectures: Sequence[BertArchitecture] | None
 ) -> list[tuple[Tensor, Tensor]]:
     """For each layer which head of the teacher a student's is, and whether it is there: (K, H)."""
-    kept = architectures or [BertArchitecture.full(problem.shape)] * size
+    cut_to = architectures or [BertArchitecture.full(problem.shape)] * size
     matching = []
-    for layers in zip(*(architecture.layers for architecture in kept), strict=True):
+    for layers in zip(*(architecture.layers for architecture in cut_to), strict=True):
         heads = [torch.tensor(layer.heads, dtype=torch.int64) for layer in layers]
         which = pad_sequence(heads, batch_first=True)
-        part = pad_sequence([torch.ones(len(own)) for own in heads], batch_first=True)
+        part = pad_sequence([torch.ones(len(indices)) for indices in heads], batch_first=True)
         matching.append((which.to(problem.device), part.to(problem.device)))
     return matching
 
 
 def _new_fit(problem: Problem, size: int, seed: int) -> dict[str, Tensor]:
-    """The projection from the student's hidden states to the teacher's, a random one in each stage;
-    none if equally wide. (TinyBERT's is a part of the student, and so goes on.)"""
-    own, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
-    if own == wanted:
+    """A random projection from the student's hidden states to the teacher's; none if equally
+    wide."""
+    # One for each stage. (TinyBERT's is a part of the student, and so goes on.)
+    width, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
+    if width == wanted:
         return {}
-    weight = torch.empty(wanted, own)
+    weight = torch.empty(wanted, width)
     generator = torch.Generator().manual_seed(seed)
     torch.nn.init.normal_(weight, std=problem.student.config.initializer_range, generator=generator)
     return {

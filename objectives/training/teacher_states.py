@@ -1,10 +1,6 @@
-"""What the teacher says of the train rows, computed once for all workers and launches of a run: its
-logits, and its hidden states, in half precision, kept on disk and looked up.
-
-To run the whole teacher costs more than a step of a student that was cut to a third. A device that
-trains all students of a population at once runs it once for all of them; a CPU trains one student
-after another, each on the same rows, and looks up what it needs.
-"""
+"""The teacher's logits and hidden states on the train rows, computed once for a run and kept on
+disk. Running the teacher costs more than a step of a student cut to a third. A GPU runs it once for
+a population; a CPU trains one student after another on the same rows, and looks states up."""
 
 import math
 import shutil
@@ -33,7 +29,7 @@ _LIMIT = 4 * 2**30
 
 
 def kept_logits(
-    teacher: Classifier, split: Split, *, session: Session, role: str = "train"
+    teacher: Classifier, split: Split, *, session: Session, role: str | None = None
 ) -> Tensor:
     """`evaluate.predict`, or what it has left in the cache; the caller holds a lock."""
     device, progress = session.device, session.progress
@@ -42,7 +38,7 @@ def kept_logits(
 
     def answer() -> NDArray[np.float32]:
         passes = math.ceil(len(split) / sequences_a_pass(device))
-        progress.begin(f"let the teacher answer {role}", passes)
+        progress.begin(f"let the teacher answer {role or split.role}", passes)
         return predict(teacher, split, device, progress).numpy()
 
     shape = (len(split), count_labels(teacher.config))
@@ -89,9 +85,9 @@ def _read_or_written(
 def teacher_trace(
     problem: Problem, batch: Batch, dtype: torch.dtype, *, with_scores: bool
 ) -> Trace:
-    """What the teacher went through on a batch of train, its matmuls in `dtype`: with attention
-    scores, for which it runs in any case; or hidden states alone, in half precision whether they
-    are kept or not. On padding they mean nothing."""
+    """Trace of the teacher on a batch of train: with scores it runs; else half precision states,
+    maybe kept."""
+    # States on padding mean nothing.
     teacher = _teacher_of(problem, dtype)
     if teacher.kept is not None and not with_scores:
         return teacher.kept.trace(batch)
@@ -124,7 +120,7 @@ class RunTeacher:
 
     @torch.no_grad()
     def run(self, batch: Batch, *, with_scores: bool) -> Trace:
-        """What it goes through; hidden states alone in half precision, as they are kept."""
+        """Run the teacher; hidden states alone are rounded to half precision, as they are kept."""
         trace = Trace(with_scores=with_scores)
         self.population.logits(batch, trace=trace)
         if not with_scores:
@@ -148,7 +144,7 @@ class RunTeacher:
 
 @dataclass(frozen=True, eq=False)
 class _KeptStates:
-    """Those of all tokens of the train rows."""
+    """States of all tokens of the train rows."""
 
     states: Tensor
     """(tokens, layers + 1, E) float16, a mapped file."""

@@ -1,1 +1,1 @@
-"""What the user named, the teacher, and the splits that judge: hidden from every search."""
+"""The inputs of a user, the teacher, and the splits that judge: hidden from every search."""

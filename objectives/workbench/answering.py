@@ -1,4 +1,4 @@
-"""What a teacher says of rows: a BERT in the students' tokens, or any classifiers in their own."""
+"""Teachers that answer rows: a BERT in the students' tokens, or any classifiers in their own."""
 
 import abc
 from collections import Counter
@@ -14,7 +14,7 @@ from objectives.device import to_device
 from objectives.measures.measured import measured_costs
 from objectives.problem import Words
 from objectives.session import Session
-from objectives.students.bert import pretrained
+from objectives.students.bert.pretrained import SEVERAL, Checkpoint, named_outputs
 from objectives.text.data import Split, Truncation
 from objectives.text.task import Examples, LabelledText, tokenise
 from objectives.training.teacher_states import kept_logits
@@ -28,35 +28,34 @@ class Answering(abc.ABC):
     """The BERT in the students' tokens that it is, if it is one."""
 
     @abc.abstractmethod
-    def said(self, split: Split, rows: Examples, role: str) -> Tensor:
-        """Logits (rows, C) of the rows of a role on the CPU, made once for a run; `split` has them
-        as the students' tokens."""
+    def answer(self, split: Split, rows: Examples) -> Tensor:
+        """Logits (rows, C) on the CPU, made once for a run; `split` has the students' tokens."""
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """What it costs to answer, by the units of costs; nothing where that is not known."""
+        """Costs of an answer, by their units; empty where they are not known."""
         return {}
 
     def words(self) -> Words:
-        """What cells begin with where no BERT is at hand."""
+        """Word embeddings for cells where no BERT is at hand."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class BertAnswers(Answering):
-    """Those of a BERT that reads the students' tokens."""
+    """A BERT that reads the students' tokens."""
 
     bert: BertForSequenceClassification
     session: Session
 
-    def said(self, split: Split, rows: Examples, role: str) -> Tensor:
-        return kept_logits(self.bert, split, session=self.session, role=role)
+    def answer(self, split: Split, rows: Examples) -> Tensor:
+        return kept_logits(self.bert, split, session=self.session)
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
         return measured_costs(self.bert, seq_len)
 
 
-class Member(NamedTuple):
-    """One of several classifiers."""
+class _Member(NamedTuple):
+    """A classifier of several."""
 
     model: Reading
     tokenizer: PreTrainedTokenizerBase
@@ -66,10 +65,10 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClassifierAnswers(Answering):
-    """Those of any classifiers, each in its own tokens: the logits of their mean probabilities, of
-    numbers the mean; of one classifier its logits."""
+    """Classifiers, each in its own tokens: logits of their mean probabilities; the mean of
+    numbers."""
 
-    members: Sequence[Member]
+    members: Sequence[_Member]
     label_names: Sequence[str]
     several: bool
     """Whether a row may have several of them."""
@@ -77,11 +76,11 @@ class ClassifierAnswers(Answering):
     session: Session
     bert = None
 
-    def said(self, split: Split, rows: Examples, role: str) -> Tensor:
+    def answer(self, split: Split, rows: Examples) -> Tensor:
         each = []
         for model, tokenizer, order in self.members:
-            own = tokens_of(rows, role, tokenizer, self.max_length, split.truncation)
-            logits = kept_logits(model, own, session=self.session, role=role)  # type: ignore[arg-type]
+            tokens = tokens_of(rows, split.role, tokenizer, self.max_length, split.truncation)
+            logits = kept_logits(model, tokens, session=self.session)  # type: ignore[arg-type]
             each.append(logits[:, list(order)])
         if len(each) == 1:
             return each[0]
@@ -93,14 +92,14 @@ class ClassifierAnswers(Answering):
         return shares.logsumexp(0).log_softmax(-1).float()
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """Those of all its members; not on the meta device, where DeBERTa does not run."""
+        """Sum of the costs of its members; not on the meta device, where DeBERTa does not run."""
         total = Counter[str]()
         for member in self.members:
             total.update(measured_costs(member.model.model, seq_len, meta=False))
         return dict(total)
 
     def words(self) -> Words:
-        """Those of the first member."""
+        """Embeddings of the first member."""
         (model, tokenizer, _), *_ = self.members
         types = tokenizer("a", "b").get("token_type_ids") or [0]
         longest = getattr(model.config, "max_position_embeddings", None) or 0
@@ -111,7 +110,7 @@ class ClassifierAnswers(Answering):
             pad_token_id=tokenizer.pad_token_id,
             id2label=dict(enumerate(self.label_names)),
             label2id={name: number for number, name in enumerate(self.label_names)},
-            problem_type=pretrained.SEVERAL if self.several else None,
+            problem_type=SEVERAL if self.several else None,
         )
 
 
@@ -124,23 +123,23 @@ def load_classifiers(
 ) -> ClassifierAnswers:
     """The checkpoints of a teacher, each fine-tuned if it has no classifier."""
     members = []
-    for checkpoint in teacher.checkpoints:
-        tokenizer = pretrained.load_tokenizer(checkpoint)
+    for checkpoint in teacher.models:
+        tokenizer = checkpoint.tokenizer
 
-        def load(folder: str, tokenizer: PreTrainedTokenizerBase = tokenizer) -> Member:
+        def load(folder: str, tokenizer: PreTrainedTokenizerBase = tokenizer) -> _Member:
             with torch.random.fork_rng(devices=[]):  # making a model draws numbers
-                model = pretrained.load_classifier(folder)
+                model = Checkpoint(folder).load_classifier()
             model.eval().requires_grad_(False)
-            order = pretrained.label_order(folder, text.label_names, several=text.several)
-            return Member(to_device(Reading(model, tokenizer), session.device), tokenizer, order)
+            order = Checkpoint(folder).label_order(text.label_names, several=text.several)
+            return _Member(to_device(Reading(model, tokenizer), session.device), tokenizer, order)
 
-        if pretrained.has_classifier(checkpoint):
-            members.append(load(checkpoint))
+        if checkpoint.has_classifier:
+            members.append(load(checkpoint.name))
         else:
             train = tokens_of(text.roles["train"], "train", tokenizer, max_length, truncation)
             members.append(fine_tuned(teacher, checkpoint, text, train, load, session=session))
     several = text.several
-    names = pretrained.named_outputs(teacher.checkpoints, text.label_names, several=several)
+    names = named_outputs(teacher.models, text.label_names, several=several)
     return ClassifierAnswers(members, names, several, max_length, session)
 
 

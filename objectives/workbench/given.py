@@ -41,7 +41,7 @@ class GivenAnswers(Answering):
     """(texts, C)"""
     bert = None
 
-    def said(self, split: Split, rows: Examples, role: str) -> Tensor:
+    def answer(self, split: Split, rows: Examples) -> Tensor:
         return self.logits[np.searchsorted(self.texts, hashes_of(rows.texts))]
 
     @cached_property
@@ -54,19 +54,20 @@ class GivenAnswers(Answering):
 def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenAnswers, list[str]]:
     """The answers to all texts of a task, and the names of its labels, which are the answers' own
     where the task has none. Raises UserError for a text without an answer, and for what is none."""
-    texts = [one for rows in text.roles.values() for one in rows.texts] + [*text.unlabelled]
+    texts = [row for rows in text.roles.values() for row in rows.texts] + [*text.unlabelled]
     hashes, names = hashes_of(texts), list(text.label_names)
     answers = _found(teacher, task, names, hashes)
-    found = {key: own for key, own in answers if own is not None and own == own}  # nan is none
-    lacking = [one for one, key in zip(texts, hashes.tolist(), strict=True) if key not in found]
+    # A nan, which equals nothing, is no answer.
+    by_hash = {key: answer for key, answer in answers if answer is not None and answer == answer}
+    lacking = [row for row, key in zip(texts, hashes.tolist(), strict=True) if key not in by_hash]
     if lacking:
         raise UserError(
             f"{_source(teacher)}: {len(lacking):,} of {len(texts):,} texts of the task have no "
             f"answer, such as {a_few(lacking[0])}; add them, or leave the texts out of the data"
         )
-    known = np.unique(hashes)
-    names, logits = _logits(teacher, task, names, [found[key] for key in known.tolist()])
-    return GivenAnswers(known, torch.from_numpy(logits.astype(np.float32))), names
+    unique = np.unique(hashes)
+    names, logits = _logits(teacher, task, names, [by_hash[key] for key in unique.tolist()])
+    return GivenAnswers(unique, torch.from_numpy(logits.astype(np.float32))), names
 
 
 def _source(teacher: Teacher) -> str:
@@ -84,26 +85,26 @@ def _found(
             file = TextFile.named(column, None, "utf-8")
             data: Mapping[str, Dataset] = {"answers": file.read(task.columns, cache)}
             splits = ("answers", None, None)
-            one = teacher.answers_as == "labels" or task.regression
-            columns = [task.label_columns[0]] if one else names
+            single = teacher.answers_as == "labels" or task.regression
+            columns = [task.label_columns[0]] if single else names
         else:
-            data, columns, one = read(task, cache), [column], True
+            data, columns, single = read(task, cache), [column], True
         for split in dict.fromkeys(filter(None, splits[::-1])):
-            there = data[split].column_names
+            present = data[split].column_names
             # Of a task without labels each column that is no text is a label's.
-            columns = columns or [name for name in there if name not in task.columns]
-            if missing := [name for name in columns if name not in there]:
+            columns = columns or [name for name in present if name not in task.columns]
+            if missing := [name for name in columns if name not in present]:
                 raise UserError(
-                    f"{_source(teacher)}: no column {a_few(missing)}; there are {a_few(there)}"
-                    f"{did_you_mean(missing[0], there)}"
+                    f"{_source(teacher)}: no column {a_few(missing)}; there are {a_few(present)}"
+                    f"{did_you_mean(missing[0], present)}"
                 )
             rows = scan(task, data, split, labelled=False)
             texts, first = np.unique(rows.texts, return_index=True)
             some = np.isin(texts, wanted)
             chosen = data[split].select(rows.places[first[some]]).select_columns(columns)
-            answers = [row[columns[0]] if one else row for row in chosen]
-            if one and isinstance(kind := chosen.features[columns[0]], ClassLabel):
-                answers = [own if own is None else kind.int2str(own) for own in answers]
+            answers = [row[columns[0]] if single else row for row in chosen]
+            if single and isinstance(kind := chosen.features[columns[0]], ClassLabel):
+                answers = [answer if answer is None else kind.int2str(answer) for answer in answers]
             yield from zip(texts[some].tolist(), answers, strict=True)
 
 
@@ -156,7 +157,7 @@ def _label(value: Any) -> str:
 
 
 def _names(value: Any) -> list[str]:
-    """Those of the labels, as one answer tells them."""
+    """Names of the labels that one answer gives."""
     value = json.loads(value) if isinstance(value, str) else value
     return list(value) if isinstance(value, Mapping) else [str(n) for n in range(len(value))]
 

@@ -1,4 +1,4 @@
-"""What the user named, read and checked before anything is written or trained."""
+"""Inputs of a study, read and checked before anything is written or trained."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from objectives.errors import UserError, check_ranges, check_types
 from objectives.problem import NoBert
 from objectives.session import Session
-from objectives.students.bert import pretrained
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.student import check_layers, same_tokens
 from objectives.text import task as tasks
 from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
@@ -46,7 +46,7 @@ class Beside:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What the user named, read and checked before anything is written or trained."""
+    """Inputs of a study, read and checked before anything is written or trained."""
 
     task: Task
     teacher: Teacher
@@ -70,7 +70,7 @@ class Inputs:
 
     @property
     def no_teacher(self) -> NoBert:
-        """What stands for a teacher that only answers."""
+        """Stand-in for a teacher that only answers."""
         return NoBert(
             f"it learns from the inside of the teacher, but '{self.teacher.name}' "
             f"{self.only_answers}; learn its answers alone (stages with the loss 'prediction', "
@@ -79,24 +79,27 @@ class Inputs:
 
     @property
     def no_student(self) -> NoBert:
-        """What stands for a student that can be cut, where there is none."""
+        """Stand-in for a student that can be cut, where there is none."""
         return NoBert(
             f"it cuts a BERT, but the teacher '{self.teacher.name}' {self.only_answers}; set "
             "Study.student to a BERT, or choose a method of cells, such as CellSearch"
         )
 
+    @property
+    def start(self) -> Checkpoint | None:
+        """Checkpoint of the student, where it has one of its own."""
+        return Checkpoint(self.student) if self.student else None
+
     def configs(self) -> tuple[PreTrainedConfig, PreTrainedConfig]:
-        """Those of the student and of the teacher, but for the labels; a `NoBert` where there is
-        none."""
+        """Configurations of student and teacher, without the labels; a `NoBert` where none is."""
+        student = self.start and self.start.bert_config()
         if self.only_answers:
-            student = pretrained.read_config(self.student) if self.student else self.no_student
-            return student, self.no_teacher  # type: ignore[return-value]
-        (checkpoint,) = self.teacher.checkpoints
-        teacher = pretrained.read_config(checkpoint)
-        student = pretrained.read_config(self.student or checkpoint)
+            return student or self.no_student, self.no_teacher  # type: ignore[return-value]
+        (checkpoint,) = self.teacher.models
+        student = student or checkpoint.bert_config()
         if self.student_layers is not None:
             student.num_hidden_layers = len(self.student_layers)
-        return student, teacher
+        return student, checkpoint.bert_config()
 
     def answering(
         self, train: Split | None, session: Session, *, fine_tune: bool = True
@@ -115,12 +118,12 @@ class Inputs:
 
     def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
         """The rows of a role as tokens: the students', or those of another tokenizer."""
-        rows, own = self.text.roles[role], tokenizer or self.tokenizer
-        return tasks.tokenise(rows, role, own, self.task.max_length, self.task.truncation)
+        rows, reader = self.text.roles[role], tokenizer or self.tokenizer
+        return tasks.tokenise(rows, role, reader, self.task.max_length, self.task.truncation)
 
     def selection(self, answering: Answering) -> Tensor:
         """Logits (rows, C) of a teacher on the selection rows, on the CPU."""
-        return answering.said(self.split("select"), self.text.roles["select"], "select")
+        return answering.answer(self.split("select"), self.text.roles["select"])
 
     def judging(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Split]:
         """The selection and the held-out rows as `split` has them. Where the task has no labels,
@@ -135,7 +138,7 @@ class Inputs:
         with TemporaryDirectory() as cache:  # it has a classifier: nothing is fine-tuned
             answering = self.answering(None, Session(cache=Path(cache)))
             roles = self.text.roles
-            return {role: answering.said(self.split(role), roles[role], role) for role in JUDGING}
+            return {role: answering.answer(self.split(role), roles[role]) for role in JUDGING}
 
 
 def read_inputs(
@@ -149,36 +152,33 @@ def read_inputs(
     beside: Sequence[Beside] = (),
 ) -> Inputs:
     """Read data and checkpoints. Raises UserError for whatever does not fit together."""
-    students = [student] if student else []
-    for checkpoint in (*teacher.checkpoints, *students):
+    start, models = Checkpoint(student) if student else None, teacher.models
+    for checkpoint in filter(None, (*models, start)):
         check_lengths(checkpoint, task.max_length, seq_len)
-        pretrained.check_classifier(checkpoint)
+        checkpoint.check_classifier()
     why = only_answers_of(teacher, student)
     if teacher.trials and not teacher.fine_tuned:
         raise UserError(
             f"Teacher.trials is {teacher.trials}, but '{teacher.name}' has a classifier and is not "
             "fine-tuned; leave trials out, or name a checkpoint without a classifier"
         )
-    if not teacher.checkpoints:
+    if not models:
         _check_given(student, augmentation)
-    own = student if why and student else teacher.checkpoints[0]
+    reader = start if why and start else models[0]
     if student_layers is not None:
-        _check_layers(own, student_layers, why)
-    if student is not None:
-        pretrained.read_config(student)  # refuses what cannot be cut
+        _check_layers(reader, student_layers, why)
+    if start is not None:
+        start.bert_config()  # refuses what cannot be cut
     text, given = _named(task, teacher, load(task))
     check_labels(teacher, text.label_names, several=text.several)
-    if student is not None and pretrained.has_classifier(student):
-        pretrained.label_order(student, text.label_names, several=text.several)
-    read, notes = {}, list[str]()
-    for name in dict.fromkeys((own, *teacher.checkpoints)):
-        read[name], warned = pretrained.read_tokenizer(name)
-        notes += [*warned, *pretrained.notes_on(name, read[name])]
-    tokenizer = read[own]
-    for checkpoint in {own, *students}:
-        _check_segments(checkpoint, tokenizer, task)
-    whole = pretrained.fingerprint_with_tokenizer
-    of_teacher = [whole(one, read[one]) for one in teacher.checkpoints]
+    if start is not None and start.has_classifier:
+        start.label_order(text.label_names, several=text.several)
+    notes = [note for model in dict.fromkeys((reader, *models)) for note in model.notes()]
+    for checkpoint in filter(None, {reader, start}):
+        _check_segments(checkpoint, reader.tokenizer, task)
+    own_fingerprint = None
+    if start is not None:
+        own_fingerprint = start.fingerprint_with_tokenizer if why else start.fingerprint
     settled = teacher
     if teacher.checkpoint and teacher.fine_tuned:
         settled = teacher.settled(len(text.roles["train"].texts), teacher.checkpoint)
@@ -189,15 +189,16 @@ def read_inputs(
         student=student,
         seq_len=task.max_length if seq_len is None else seq_len,
         text=text,
-        tokenizer=tokenizer,
+        tokenizer=reader.tokenizer,
         only_answers=why,
         given=given,
-        checkpoint_fingerprint=given.fingerprint if given else " + ".join(of_teacher),
-        student_fingerprint=student
-        and (whole(student, tokenizer) if why else pretrained.fingerprint(student)),
+        checkpoint_fingerprint=given.fingerprint
+        if given
+        else " + ".join(model.fingerprint_with_tokenizer for model in models),
+        student_fingerprint=own_fingerprint,
         notes=tuple(notes),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
-        beside={one.task.name: _read_beside(one, teacher, augmentation) for one in beside},
+        beside={extra.task.name: _read_beside(extra, teacher, augmentation) for extra in beside},
     )
 
 
@@ -207,10 +208,10 @@ def only_answers_of(teacher: Teacher, student: str | None) -> str:
         return "has its answers alone"
     if teacher.ensemble:
         return "is an ensemble"
-    (checkpoint,) = teacher.checkpoints
-    if not pretrained.is_bert(checkpoint):
-        return f"is no BERT ('{pretrained.own_config(checkpoint).model_type}')"
-    if student is not None and not same_tokens(checkpoint, student):
+    (checkpoint,) = teacher.models
+    if not checkpoint.is_bert:
+        return f"is no BERT ('{checkpoint.config.model_type}')"
+    if student is not None and not same_tokens(checkpoint, Checkpoint(student)):
         return f"reads other tokens than the student '{student}'"
     return ""
 
@@ -241,62 +242,63 @@ def _named(
     return replace(text, label_names=names, roles=roles), given
 
 
-def _check_layers(checkpoint: str, chosen: tuple[int, ...], why: str) -> None:
+def _check_layers(checkpoint: Checkpoint, chosen: tuple[int, ...], why: str) -> None:
     if why:
         raise UserError(
             f"student_layers is {chosen}, but there is no teacher to take layers of: "
-            f"'{checkpoint}' {why}; set Study.student"
+            f"'{checkpoint.name}' {why}; set Study.student"
         )
-    check_layers(chosen, pretrained.read_config(checkpoint).num_hidden_layers)
+    check_layers(chosen, checkpoint.bert_config().num_hidden_layers)
 
 
-def _read_beside(one: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
+def _read_beside(extra: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
     """Another task. Raises UserError also where its teacher reads other tokens than the study's."""
-    for each in (one.teacher, teacher):
+    for each in (extra.teacher, teacher):
         if why := only_answers_of(each, None):
             raise UserError(
                 f"Study.beside: the teacher '{each.name}' {why}; tasks together need BERTs"
             )
-    names = (*one.teacher.checkpoints, *teacher.checkpoints)
-    sizes = [pretrained.read_config(name) for name in names]
+    models = (*extra.teacher.models, *teacher.models)
+    sizes = [model.bert_config() for model in models]
     read = {(s.type_vocab_size, s.max_position_embeddings) for s in sizes}
-    if len(read) > 1 or not same_tokens(*names):
+    if len(read) > 1 or not same_tokens(*models):
         raise UserError(
-            f"Study.beside: the teacher '{names[0]}' of task '{one.task.name}' does not read the "
-            f"tokens of the study's '{names[1]}'; take teachers of one pretrained model"
+            f"Study.beside: the teacher '{models[0].name}' of task '{extra.task.name}' does not "
+            f"read the tokens of the study's '{models[1].name}'; take teachers of one pretrained "
+            "model"
         )
-    return read_inputs(one.task, one.teacher, augmentation=augmentation)
+    return read_inputs(extra.task, extra.teacher, augmentation=augmentation)
 
 
 def _classes_of(teacher: Teacher, task: Task) -> list[str]:
-    """What the teacher calls the classes that a task without labels is about."""
-    checkpoint = teacher.checkpoints[0]
-    names = pretrained.output_names(checkpoint) if pretrained.has_classifier(checkpoint) else []
+    """Classes of the teacher, for a task without labels."""
+    checkpoint = teacher.models[0]
+    names = checkpoint.outputs if checkpoint.has_classifier else []
     if len(names) < 2:
         kind = "gives a number" if names else "has no classifier yet"
         raise UserError(
             f"task '{task.name}': metric 'agreement' compares classes with the teacher's, but "
-            f"'{checkpoint}' {kind}; use a fine-tuned classifier, or a metric with labels"
+            f"'{checkpoint.name}' {kind}; use a fine-tuned classifier, or a metric with labels"
         )
     return names
 
 
-def check_lengths(checkpoint: str, max_length: int, seq_len: int | None = None) -> None:
+def check_lengths(checkpoint: Checkpoint, max_length: int, seq_len: int | None = None) -> None:
     """Raise UserError for more tokens than the checkpoint reads."""
-    longest = pretrained.longest(checkpoint)
+    longest = checkpoint.longest
     for name, length in (("task.max_length", max_length), ("seq_len", seq_len)):
         if length is not None and longest is not None and not 1 <= length <= longest:
-            raise UserError(f"{name} is {length}; '{checkpoint}' takes 1 to {longest} tokens")
+            raise UserError(f"{name} is {length}; '{checkpoint.name}' takes 1 to {longest} tokens")
 
 
-def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: Task) -> None:
-    if not pretrained.is_bert(checkpoint):
+def _check_segments(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase, task: Task) -> None:
+    if not checkpoint.is_bert:
         return
-    known = pretrained.read_config(checkpoint).type_vocab_size
+    size = checkpoint.bert_config().type_vocab_size
     types = tokenizer(*("a" for _ in task.columns)).get("token_type_ids") or [0]
-    if max(types) >= known:
-        raise UserError(
-            f"model '{checkpoint}': its type_vocab_size is {known}, but for pairs of texts the "
+    if max(types) >= size:
+        raise checkpoint.refusal(
+            f"its type_vocab_size is {size}, but for pairs of texts the "
             f"tokenizer uses token type {max(types)}; use a model that reads pairs"
         )
 
@@ -304,6 +306,6 @@ def _check_segments(checkpoint: str, tokenizer: PreTrainedTokenizerBase, task: T
 def check_tokens(inputs: Inputs, splits: Iterable[Split]) -> None:
     """Tokens of the rows and of their padding: what else the tokenizer knows does not matter."""
     last = max(split.last_token for split in splits)
-    read = () if inputs.only_answers and inputs.student else inputs.teacher.checkpoints[:1]
-    for checkpoint in filter(None, (*read, inputs.student)):
-        pretrained.check_token(checkpoint, inputs.tokenizer, last)
+    read = () if inputs.only_answers and inputs.student else inputs.teacher.models[:1]
+    for checkpoint in filter(None, (*read, inputs.start)):
+        checkpoint.check_token(inputs.tokenizer, last)

@@ -1,4 +1,5 @@
-"""What `Task.max_length` costs and is worth: a teacher's metric at several, before any student."""
+"""The cost and the worth of `Task.max_length`: a teacher's metric at several, before any
+student."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,6 @@ from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval
 from objectives.measures.thresholds import cross_fitted
 from objectives.session import Session
-from objectives.students.bert.pretrained import longest as longest_of
 from objectives.text.data import Truncation
 from objectives.text.task import Task, may_keep_tails
 from objectives.workbench.inputs import read_inputs
@@ -68,24 +68,26 @@ def lengths(
     """
     if not teacher.checkpoints:
         raise UserError("Teacher.answers has no tokens to be cut off; name a checkpoint")
-    longest = min(filter(None, map(longest_of, teacher.checkpoints)), default=max(max_lengths))
-    known = [length for length in max_lengths if length <= longest] or list(max_lengths)
+    longest = min(
+        (most for model in teacher.models if (most := model.longest)), default=max(max_lengths)
+    )
+    lengths_read = [length for length in max_lengths if length <= longest] or list(max_lengths)
     teacher = replace(teacher, trials=0)
-    inputs = read_inputs(replace(task, max_length=min(known), truncation="head"), teacher)
+    inputs = read_inputs(replace(task, max_length=min(lengths_read), truncation="head"), teacher)
     first: Tensor | None = None
-    for length, way in product(sorted(known, reverse=True), get_args(Truncation)):
+    for length, way in product(sorted(lengths_read, reverse=True), get_args(Truncation)):
         if way != "head" and not may_keep_tails(task, length):
             continue
-        own = replace(inputs, task=replace(task, max_length=length, truncation=way))
-        select, metric = own.split("select"), task.metric
+        shortened = replace(inputs, task=replace(task, max_length=length, truncation=way))
+        select, metric = shortened.split("select"), task.metric
         if way != "head" and not select.truncated:
             continue
         with TemporaryDirectory() as cache:
             session = Session(cache=Path(cache), device=choose_device(device))
-            train = own.split("train") if teacher.fine_tuned else None
-            answering = own.answering(train, session)
+            train = shortened.split("train") if teacher.fine_tuned else None
+            answering = shortened.answering(train, session)
             started = time.perf_counter()
-            logits = answering.said(select, own.text.roles["select"], "select")
+            logits = answering.answer(select, shortened.text.roles["select"])
             seconds = time.perf_counter() - started
         first = logits if first is None else first
         judged = select.answered(first)

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from objectives.errors import a_few
 from objectives.session import Session
 from objectives.text.augmentation import augment
 from objectives.text.data import Split, no_labels
-from objectives.text.odd import odd_labels
-from objectives.text.task import Examples, tokenise
+from objectives.text.task import ROLES, Examples, LabelledText, tokenise
 from objectives.workbench.fidelity import Fidelity
 from objectives.workbench.inputs import Inputs, check_tokens
 
 
 def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
-    """What a user should know of them: how many, what is cut off, what looks wrong."""
+    """Notes for the user: how many rows, how many cut off, which labels look wrong."""
     yield inputs.text.read
     cut_off = [
         f"{role} {split.truncated:,} of {len(split):,}"
@@ -36,8 +36,8 @@ def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
 def rows_of_students(
     inputs: Inputs, splits: Mapping[str, Split], fidelity: Fidelity, session: Session
 ) -> tuple[Split, Examples, Split]:
-    """What students learn from, train, also as text, and alpha: with copies of the text and with
-    text without labels, cut down by the fidelity."""
+    """Rows that students learn from, train, also as text, and alpha: augmented, and cut by the
+    fidelity."""
     roles = inputs.text.roles
     train = roles["train"]
     if inputs.augmenter is not None:
@@ -69,10 +69,10 @@ def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
 
 
 def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]:
-    """What tells a task from others, as auto-sklearn's meta-features do (Feurer et al. 2015): the
-    logarithms of its number of rows, without any that were added, and of their mean length in
-    tokens; the classes of rows with labels or answers, 1 where these are numbers; their entropy in
-    nats; and the teacher's metric on them."""
+    """Meta-features of a task, after auto-sklearn (Feurer et al. 2015)."""
+    # Logarithms of its number of labelled rows and of their mean length in tokens; classes of rows
+    # with labels or answers, 1 for numbers; their entropy in nats; and the teacher's metric on
+    # them.
     counts = np.unique(select.labels, axis=0, return_counts=True)[1]
     shares = np.ones(1) if select.regression else counts / counts.sum()
     return {
@@ -82,3 +82,52 @@ def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]
         "entropy": float(-(shares * np.log(shares)).sum()),
         "teacher": teacher,
     }
+
+
+def odd_labels(text: LabelledText) -> Iterator[str]:
+    """Labels that differ in blanks or case alone, ids that are not 0 to n - 1, labels that no
+    judging row has, and those that no row of train has; none of numbers."""
+    if text.roles["train"].labels.dtype.kind == "f":
+        return
+    names, places = text.label_names, list(map(str, range(len(text.label_names))))
+    if set(names) != set(places) and all(name.lstrip("-").isdecimal() for name in names):
+        yield (
+            f"the labels are ids other than 0 to {places[-1]} ({a_few(names)}): each is a class, "
+            f"and output 0 stands for {names[0]}; if one marks rows without a label, leave them out"
+        )
+    spellings: dict[str, list[str]] = {}
+    for name in text.label_names:
+        spellings.setdefault("".join(name.split()).lower(), []).append(name)
+    alike = [" and ".join(map(repr, names)) for names in spellings.values() if len(names) > 1]
+    if alike:
+        more = f" and {len(alike) - 3:,} more such" if len(alike) > 3 else ""
+        yield (
+            "labels that differ only in blanks or case are separate classes: "
+            f"{', '.join(alike[:3])}{more}; write them alike if they mean the same"
+        )
+    size = len(text.label_names)
+    counts = {
+        role: np.bincount(labels, minlength=size) if labels.ndim == 1 else (labels == 1).sum(0)
+        for role in ROLES
+        for labels in [text.roles[role].labels]
+    }
+    judged = {"selection": counts["select"], "held-out": counts["heldout"]}
+    without = {
+        what: [text.label_names[label] for label in np.flatnonzero((rows == 0) & some).tolist()]
+        for some in [counts["train"] > 0]
+        for what, rows in judged.items()
+    }
+    if any(without.values()):
+        parts = [f"no {what} row has {a_few(lost)}" for what, lost in without.items() if lost]
+        yield f"labels of so few rows that metrics leave them out: {', '.join(parts)}"
+    of_train = counts.pop("train")
+    unseen = np.flatnonzero((of_train == 0) & (sum(counts.values()) > 0))
+    if len(unseen):
+        where = {role: rows[unseen].sum() for role, rows in counts.items()}
+        elsewhere = ", ".join(f"{role} {rows:,}" for role, rows in where.items() if rows)
+        names = a_few([text.label_names[label] for label in unseen.tolist()])
+        have = "label {} has" if len(unseen) == 1 else "labels {} have"
+        yield (
+            f"{have.format(names)} no train rows, but other rows ({elsewhere}): leave these out, "
+            "correct their labels, or add train rows"
+        )

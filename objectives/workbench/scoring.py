@@ -1,4 +1,4 @@
-"""What a classifier is worth: its answers in the engine that serves it, beside the teacher's."""
+"""The score of a classifier: its answers in the engine that serves it, beside the teacher's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from objectives.text.data import Split
 
 @dataclass(frozen=True)
 class Score(Worth):
-    """What a classifier is worth, measured on the model itself."""
+    """Worth and costs of a classifier, measured on the model itself."""
 
     divergence: float
     """From the teacher on the selection split: see `measures.evaluate.divergence`."""
@@ -46,7 +46,7 @@ class Score(Worth):
     """The same on rows that it learnt from; None of the teacher, who did not learn from itself."""
 
 
-def answers_of(
+def served_answers(
     engine: Engine, model: PreTrainedModel, splits: Mapping[str, Split], device: str
 ) -> dict[str, Tensor]:
     """Logits (rows, C) of each split as an engine gives them; those of float32 are torch's."""
@@ -65,16 +65,17 @@ def score_of(
     labels: Sequence[str] = (),
     **sizes: Any,
 ) -> Score:
-    """What a model's answers are worth beside the teacher's, both logits (rows, C) of "select",
-    "heldout" and maybe "train"; `labels` are those that have thresholds of their own, `sizes` the
-    fields of a `Score` that say what the model costs."""
-    judged, found = answers, list[float]()
+    """Score answers beside the teacher's, both logits (rows, C) of "select", "heldout" and maybe
+    "train"."""
+    # `labels` are those that have thresholds of their own, `sizes` the fields of a `Score` on
+    # costs.
+    judged, thresholds = answers, list[float]()
     if labels:
-        judged, found = less_thresholds(answers, splits["select"], metric)
+        judged, thresholds = less_thresholds(answers, splits["select"], metric)
     worth = [
         metric_with_interval(judged[role], splits[role], metric) for role in ("select", "heldout")
     ]
     far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
-    sizes["thresholds"] = dict(zip(labels, found, strict=True))
+    sizes["thresholds"] = dict(zip(labels, thresholds, strict=True))
     sizes["train_divergence"] = far.get("train")
     return Score(*worth[0], *worth[1], far["select"], far["heldout"], **sizes)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -32,9 +33,14 @@ from objectives.measures.bootstrap import Interval, resampled_metrics
 from objectives.measures.evaluate import predictions_of
 from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
-from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.exporting import save_model
+from objectives.students.bert.pretrained import (
+    SEVERAL,
+    Checkpoint,
+    named_outputs,
+    take_outputs,
+)
 from objectives.text.data import INPUTS, Split
 from objectives.text.task import LabelledText
 from objectives.training.losses import task_loss
@@ -52,8 +58,8 @@ _STEPS = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """What the students learn from, one of `checkpoint`, `ensemble` and `answers`; and how a
-    checkpoint is fine-tuned if it has no classifier yet.
+    """Source of the answers that students learn: one of `checkpoint`, `ensemble` and `answers`; and
+    how a checkpoint is fine-tuned if it has no classifier yet.
 
     One that computes what BERT does (`adapters.ADAPTERS`) can be cut and asked for hidden states,
     if students read its tokens. All others only answer: students are cells, or cut from
@@ -112,18 +118,23 @@ class Teacher:
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
-        """Those that answer; none where the answers are there."""
+        """Checkpoints that answer; none where answers are given."""
         return (self.checkpoint,) if self.checkpoint else self.ensemble
 
     @property
+    def models(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints, which are read when they are first asked for something."""
+        return tuple(map(Checkpoint, self.checkpoints))
+
+    @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return " + ".join(self.checkpoints) or str(self.answers)
 
     @property
     def fine_tuned(self) -> bool:
         """Whether a checkpoint of it is fine-tuned here, as it has no classifier."""
-        return not all(map(pretrained.has_classifier, self.checkpoints))
+        return not all(model.has_classifier for model in self.models)
 
     def settled(self, rows: int, checkpoint: str) -> "Teacher":
         """This teacher with numbers for `epochs` and `learning_rate`.
@@ -138,7 +149,7 @@ class Teacher:
         steps = math.ceil(rows / self.batch_size)
         epochs = self.epochs or min(10, max(3, math.ceil(_STEPS / steps)))
         if (rate := self.learning_rate) is None:
-            width = getattr(pretrained.own_config(checkpoint), "hidden_size", 768)
+            width = getattr(Checkpoint(checkpoint).config, "hidden_size", 768)
             rate = min(3e-4, 5e-5 * (768 / width) ** 2)
         return replace(self, epochs=epochs, learning_rate=rate)
 
@@ -157,27 +168,20 @@ def load_teacher(
     session: Session,
     fine_tune: bool = True,
 ) -> BertForSequenceClassification:
-    """The BERT of a teacher that is one, fine-tuned, in evaluation mode on the device: the task's
-    labels in its order. One that has a classifier needs no rows of train.
-
-    They bear the names that a fine-tuned checkpoint has for them, if anybody gave it any. Raises
-    UserError for a label that the checkpoint does not know, and if nothing was left (see
-    `fine_tuned`).
-    """
-    (checkpoint,) = teacher.checkpoints
-    if pretrained.has_classifier(checkpoint):
+    """Load the teacher as a BERT of the task's labels, fine-tuned, in evaluation mode on the
+    device."""
+    # Labels bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
+    (checkpoint,) = teacher.models
+    if checkpoint.has_classifier:
         return ready(checkpoint, text, session.device)
-
-    def load(folder: str) -> BertForSequenceClassification:
-        return load_frozen(folder, session.device)
-
     assert train is not None, "it is fine-tuned on rows"
+    load = partial(load_frozen, device=session.device)
     return fine_tuned(teacher, checkpoint, text, train, load, session=session, fine_tune=fine_tune)
 
 
 def fine_tuned(
     teacher: Teacher,
-    checkpoint: str,
+    checkpoint: Checkpoint,
     text: LabelledText,
     train: Split,
     load: Callable[[str], Loaded],
@@ -186,38 +190,37 @@ def fine_tuned(
     fine_tune: bool = True,
     make: Callable[[], PreTrainedModel] | None = None,
 ) -> Loaded:
-    """What `load` makes of the folder of a checkpoint that was fine-tuned on the rows of train, in
-    its own tokens.
-
-    Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text without
-    a role does not; nor does the device where `precision` is "auto", as a run that goes on on
-    another one has one teacher. `make` fine-tunes in another way. Without `fine_tune`, and of a
-    teacher with `trials` without `make`, it is what a launch left there; raises UserError if
-    nothing was left.
-    """
-    label_names, teacher = text.label_names, teacher.settled(len(train), checkpoint)
+    """`load` the folder of a checkpoint fine-tuned on train; UserError if it may not and none is
+    left."""
+    # Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text
+    # without a role does not; nor does the device where `precision` is "auto", as a run that goes
+    # on on another one has one teacher. `make` fine-tunes in another way. Without `fine_tune`, and
+    # of a teacher with `trials` without `make`, only what a launch left there counts.
+    label_names, teacher = text.label_names, teacher.settled(len(train), checkpoint.name)
     ingredients = {
         **teacher.fine_tuning,
         "precision": str(matmul_dtype(teacher.precision, session.device)),
-        "checkpoint": pretrained.fingerprint(checkpoint),
+        "checkpoint": checkpoint.fingerprint,
         "data": text.fingerprint_of_roles,
         "tokens": train.fingerprint,
         "max_length": train.max_length,
         "labels": list(label_names),
         "seed": session.seed,
     }
-    own = session.cache / content_key(ingredients)
+    usual = session.cache / content_key(ingredients)
     others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
-    there = [own, *(session.cache / content_key(other) for other in others)]
+    folders = [usual, *(session.cache / content_key(other) for other in others)]
     left = not fine_tune or (teacher.trials > 0 and make is None)
     anywhere = left or teacher.precision == "auto"
-    folder = next((kept for kept in there if kept.is_dir()), own) if anywhere else own
+    folder = usual
+    if anywhere:
+        folder = next((candidate for candidate in folders if candidate.is_dir()), usual)
     if left:
         if folder.is_dir():
             return load(str(folder))
         raise UserError(
             f"'{session.cache}' does not hold the teacher that was fine-tuned from "
-            f"'{checkpoint}'; launch the study again with the same number of trials to "
+            f"'{checkpoint.name}'; launch the study again with the same number of trials to "
             "fine-tune it again, or restore the folder from a copy"
         )
     if folder.is_dir():
@@ -225,30 +228,30 @@ def fine_tuned(
             return load(str(folder))
         except (OSError, ValueError) as error:
             session.progress.note(made_anew(folder, first_line(error)))
-    tokenizer = pretrained.load_tokenizer(checkpoint)
-    model = make() if make else trained(teacher, checkpoint, label_names, tokenizer, train, session)
+    model = make() if make else trained(teacher, checkpoint, label_names, train, session)
     with atomic_write(folder) as unfinished:
         save_model(model, unfinished)
-        tokenizer.save_pretrained(unfinished)
+        checkpoint.tokenizer.save_pretrained(unfinished)
     return load(str(folder))
 
 
-def ready(checkpoint: str, text: LabelledText, device: str) -> BertForSequenceClassification:
+def ready(checkpoint: Checkpoint, text: LabelledText, device: str) -> BertForSequenceClassification:
     """`load_teacher` of a checkpoint that holds a classifier."""
     label_names = text.label_names
-    order = pretrained.label_order(checkpoint, label_names, several=text.several)
-    names = pretrained.named_outputs([checkpoint], label_names, several=text.several)
-    model = load_frozen(checkpoint, device)
-    pretrained.take_outputs(model, order, names)
+    order = checkpoint.label_order(label_names, several=text.several)
+    names = named_outputs([checkpoint], label_names, several=text.several)
+    model = load_frozen(checkpoint.name, device)
+    take_outputs(model, order, names)
     if text.several:
-        model.config.problem_type = pretrained.SEVERAL
+        model.config.problem_type = SEVERAL
     return model
 
 
 def check_labels(teacher: Teacher, names: Sequence[str], *, several: bool = False) -> None:
     """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
-    for checkpoint in filter(pretrained.has_classifier, teacher.checkpoints):
-        pretrained.label_order(checkpoint, names, several=several)
+    for checkpoint in teacher.models:
+        if checkpoint.has_classifier:
+            checkpoint.label_order(names, several=several)
 
 
 def check_answers(teacher: Teacher, logits: Tensor, texts: Sequence[tuple[str, ...]]) -> None:
@@ -267,20 +270,19 @@ def check_answers(teacher: Teacher, logits: Tensor, texts: Sequence[tuple[str, .
 
 
 def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]:
-    """What a user should know of the checkpoints that have a classifier and know the task's labels,
-    and of answers that are there."""
+    """Notes for the user on checkpoints with a classifier, and on given answers."""
     if not teacher.checkpoints:
         yield (
             f"the cost of the teacher is not known, as '{teacher.name}' has only its answers: "
             "reports show that of ratio 1"
         )
-    for checkpoint in filter(pretrained.has_classifier, teacher.checkpoints):
-        known = pretrained.output_names(checkpoint)
+    for checkpoint in (model for model in teacher.models if model.has_classifier):
+        outputs = checkpoint.outputs
         numbered = [f"LABEL_{name}" for name in label_names]
-        if len(label_names) > 1 and not (set(label_names) <= set(known) or known == numbered):
-            pairs = ", ".join(f"{a} is {b}" for a, b in zip(known, label_names, strict=True))
+        if len(label_names) > 1 and not (set(label_names) <= set(outputs) or outputs == numbered):
+            pairs = ", ".join(f"{a} is {b}" for a, b in zip(outputs, label_names, strict=True))
             yield (
-                f"the labels of the teacher '{checkpoint}' are matched by position: {pairs}; "
+                f"the labels of the teacher '{checkpoint.name}' are matched by position: {pairs}; "
                 "if that is wrong, name them in its config.json (id2label)"
             )
     idle = [n for n, value in teacher.fine_tuning.items() if value != getattr(Teacher, n)]
@@ -292,7 +294,7 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
 
 
 def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
-    """What the best of one answer for all rows is worth."""
+    """Metric of the best of one answer for all rows."""
     if labels.ndim == 1 and metric not in ("accuracy", "f1", "macro_f1"):
         return 0.0  # of a correlation
     likely = (0, 1) if labels.ndim == 2 else {int(np.bincount(labels).argmax()), 1}
@@ -303,8 +305,8 @@ def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
 def weak_teacher_note(
     teacher: Teacher, metric: Metric, value: float, interval: Interval, labels: Labels, classes: int
 ) -> str | None:
-    """What a user should know of a teacher that may be no better than one answer for all rows;
-    `value` is its metric on the selection split, which has these labels."""
+    """Note on a teacher whose metric `value` on the selection split is maybe no better than a
+    constant."""
     constant = constant_metric(metric, labels, classes)
     if interval[0] > constant:
         return None
@@ -321,13 +323,12 @@ def weak_teacher_note(
 def words_note(
     teacher: Teacher, metric: Metric, select: Split, logits: Tensor, words: Labels
 ) -> str | None:
-    """What a user should know of a teacher whose `logits` (rows, C) on the selection split are not
-    clearly better than the answers (rows,) of a linear model on `words`: with 95% confidence, by a
-    paired bootstrap over the rows."""
+    """Note on a teacher that is not clearly better, by a paired bootstrap, than a linear model on
+    words."""
     labels, classes, both = select.labels, logits.shape[-1], (predictions_of(logits, select), words)
-    own, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
+    value, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
     gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)
-    if own == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:
+    if value == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:
         return None
     epochs, rate, cut_off = "", "", ""
     if select.truncated:
@@ -340,9 +341,9 @@ def words_note(
         rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g}; Teacher.trials finds one)"
     return (
         f"the teacher is not clearly better than words alone: its {metric} on the selection split "
-        f"is {own:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it longer{epochs},"
-        f" at another rate{rate}{cut_off} or on more rows (Task.train), or take another "
-        "checkpoint, before students learn from it"
+        f"is {value:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it "
+        f"longer{epochs}, at another rate{rate}{cut_off} or on more rows (Task.train), or take "
+        "another checkpoint, before students learn from it"
     )
 
 
@@ -350,7 +351,7 @@ def load_frozen(folder: str, device: str) -> BertForSequenceClassification:
     """A checkpoint as a BERT in evaluation mode; without a classifier it gets one that knows
     nothing."""
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
-        model = as_bert(pretrained.load_classifier(folder))
+        model = as_bert(Checkpoint(folder).load_classifier())
     model.eval().requires_grad_(False)
     return to_device(model, device)
 
@@ -361,25 +362,25 @@ class Reading(nn.Module):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         super().__init__()
         self.model, self.config = model, model.config
-        known = signature(model.forward).parameters
-        self.names = [n for n in INPUTS if n in known and n in tokenizer.model_input_names]
+        parameters = signature(model.forward).parameters
+        self.names = [n for n in INPUTS if n in parameters and n in tokenizer.model_input_names]
         self.tokenizer = tokenizer
         for config in (self.config, self.config.get_text_config()):
             config.pad_token_id = tokenizer.pad_token_id  # by which a decoder finds the last token
 
     def forward(self, return_dict: bool = True, **inputs: Tensor) -> Any:
         """Output of the classifier. Raises UserError for a text that it cannot answer alone."""
-        own = {name: inputs[name].long() for name in self.names}  # XLNet's mask is of numbers
+        tensors = {name: inputs[name].long() for name in self.names}  # XLNet's mask is of numbers
         try:
-            return self.model(**own, return_dict=return_dict)
+            return self.model(**tensors, return_dict=return_dict)
         except Exception as error:
             if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
                 raise
-            if len(own["input_ids"]) > 1:  # BART takes no texts of one and of two ends together
-                rows = zip(*(tensor.split(1) for tensor in own.values()), strict=True)
-                alone = [self(**dict(zip(own, row, strict=True))).logits for row in rows]
+            if len(tensors["input_ids"]) > 1:  # BART takes no texts of one and of two ends together
+                rows = zip(*(tensor.split(1) for tensor in tensors.values()), strict=True)
+                alone = [self(**dict(zip(tensors, row, strict=True))).logits for row in rows]
                 return SequenceClassifierOutput(logits=torch.cat(alone))
-            text = str(self.tokenizer.decode(own["input_ids"][0], skip_special_tokens=True))
+            text = str(self.tokenizer.decode(tensors["input_ids"][0], skip_special_tokens=True))
             raise UserError(
                 f"the teacher ({self.config.model_type}) cannot answer the text "
                 f"{a_few([text])} ({first_line(error)}); mend it, or leave it out of the data"
@@ -388,9 +389,8 @@ class Reading(nn.Module):
 
 def trained(
     teacher: Teacher,
-    checkpoint: str,
+    checkpoint: Checkpoint,
     label_names: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
     train: Split,
     session: Session,
     judge: Callable[[Reading], None] | None = None,
@@ -405,10 +405,10 @@ def trained(
         torch.manual_seed(seed)
         problem_type = "regression" if train.regression else None
         if train.several:
-            problem_type = pretrained.SEVERAL
-        model = pretrained.load_classifier(checkpoint, label_names, problem_type)
+            problem_type = SEVERAL
+        model = checkpoint.load_classifier(label_names, problem_type)
         padding = model.config.pad_token_id  # saved as it was: RoBERTa's positions begin there
-        reading = to_device(Reading(model, tokenizer), device).train()
+        reading = to_device(Reading(model, checkpoint.tokenizer), device).train()
         dtype = matmul_dtype(teacher.precision, device)
         an_epoch = -(-len(train) // teacher.batch_size)
         steps = teacher.epochs * an_epoch

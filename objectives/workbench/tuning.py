@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from objectives.measures.evaluate import predict_with
 from objectives.session import Session
-from objectives.students.bert import pretrained
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.data import Split
 from objectives.training.losses import task_loss
 from objectives.workbench.answering import tokens_of
@@ -28,12 +28,13 @@ def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrain
     """Leave in the cache what `choose` makes the teacher of the study, where whoever loads it looks
     for it; if one is there already, nothing happens. Only one process at a time may."""
     teacher, text, task = inputs.teacher, inputs.text, inputs.task
-    (checkpoint,) = teacher.checkpoints
-    tokenizer = pretrained.load_tokenizer(checkpoint)
+    (checkpoint,) = teacher.models
 
     @cache  # a teacher that is kept already needs no selection split
     def split(role: str) -> Split:
-        return tokens_of(text.roles[role], role, tokenizer, task.max_length, task.truncation)
+        return tokens_of(
+            text.roles[role], role, checkpoint.tokenizer, task.max_length, task.truncation
+        )
 
     @torch.no_grad()
     def loss_of(model: Reading) -> float:
@@ -48,11 +49,16 @@ def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrain
             losses.append(loss_of(model))
             report(len(losses), losses[-1])
 
-        own = replace(teacher, **settings)
-        model = trained(
-            own, checkpoint, text.label_names, tokenizer, split("train"), session, judge
-        )
+        settled = replace(teacher, **settings)
+        model = trained(settled, checkpoint, text.label_names, split("train"), session, judge)
         return model.cpu(), losses[-1]
 
-    load, make = pretrained.load_classifier, lambda: choose(fine_tune)
-    fine_tuned(teacher, checkpoint, text, split("train"), load, session=session, make=make)
+    fine_tuned(
+        teacher,
+        checkpoint,
+        text,
+        split("train"),
+        lambda folder: Checkpoint(folder).load_classifier(),
+        session=session,
+        make=lambda: choose(fine_tune),
+    )

@@ -1,4 +1,4 @@
-"""What words alone give: a linear model on their tf-idf, which a teacher should beat."""
+"""A linear model on tf-idf of words, which a teacher should beat."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FEATURES = 50_000
 
 
 def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[str, Labels]:
-    """What a linear model on the words of the train rows answers on "select" and "heldout", (rows,)
-    of each: classes by a linear SVM, numbers by a ridge regression. It is fitted once for all
-    launches; the answers lie in the cache."""
+    """Answers (rows,) on "select" and "heldout" of a linear SVM on words, of numbers a ridge
+    regression."""
+    # It is fitted once for all launches; the answers lie in the cache.
     roles = [text.roles[role] for role in _JUDGING]
     lengths = [len(examples.labels) for examples in roles]
     ingredients = {
@@ -37,14 +37,14 @@ def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[s
         "regression": task.regression,
         "seed": session.seed,
     }
-    said = cached_array(
+    predicted = cached_array(
         session.cache / f"words-{content_key(ingredients)}.npy",
         (sum(lengths), *text.roles["select"].labels.shape[1:]),
         text.roles["select"].labels.dtype.type,
         session.progress.note,
         lambda: np.concatenate(_fitted(text.roles["train"], roles, session.seed, task.regression)),
     )
-    return dict(zip(_JUDGING, np.split(said, lengths[:1]), strict=True))
+    return dict(zip(_JUDGING, np.split(predicted, lengths[:1]), strict=True))
 
 
 def worth_of_words(task: Task, text: LabelledText, answers: Mapping[str, Labels]) -> Worth:
@@ -92,8 +92,8 @@ def _fitted(
     category = UserWarning if labels.ndim == 2 else ConvergenceWarning
     with warnings.catch_warnings(action="ignore", category=category):
         model.fit(features(texts, "fit_transform"), labels)
-    said = [model.predict(features(other.texts, "transform")) for other in others]
-    return [own.astype(labels.dtype) for own in said]
+    predicted = [model.predict(features(other.texts, "transform")) for other in others]
+    return [answers.astype(labels.dtype) for answers in predicted]
 
 
 def _sample(train: Examples, seed: int) -> Labels:

@@ -24,7 +24,7 @@ from objectives.problem import Problem, Words
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.students.bert.cutting import shape_of
-from objectives.students.bert.pretrained import SEVERAL, has_classifier, named_outputs
+from objectives.students.bert.pretrained import SEVERAL, named_outputs
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.students.families import family_for
 from objectives.students.family import Architecture
@@ -36,7 +36,7 @@ from objectives.workbench.answering import Answering
 from objectives.workbench.fidelity import FULL, Fidelity
 from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
 from objectives.workbench.rows import features_of, notes_on_rows, rows_of_students
-from objectives.workbench.scoring import Score, answers_of, score_of
+from objectives.workbench.scoring import Score, score_of, served_answers
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import answers_of_words, worth_of_words
 
@@ -86,7 +86,7 @@ class Workbench:
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
         """Logits (rows, C) float32 of the student on "select", "heldout" and "train", whose rows
         are those of `learnt`, in the engine."""
-        return answers_of(self.engine, model, self._judging(architecture), self.problem.device)
+        return served_answers(self.engine, model, self._judging(architecture), self.problem.device)
 
     def score(
         self,
@@ -94,8 +94,8 @@ class Workbench:
         architecture: Architecture,
         answers: Mapping[str, Tensor] | None = None,
     ) -> Score:
-        """What the student `model` is worth by its `answers`, and what it costs. Raises
-        WrongCostError if that is not what a search predicts of its architecture."""
+        """Score the student `model` by its `answers`; WrongCostError if its costs are not as
+        predicted."""
         measured = measured_costs(model, self.flops.seq_len)
         costs = (self.flops, self.problem.counted.cost)
         predicted = family_for(architecture).predicted(architecture, costs)
@@ -118,12 +118,12 @@ class Workbench:
             widths=architecture.sizes(),
         )
 
-    def _cost(self, model: PreTrainedModel, known: Mapping[str, float]) -> float:
-        """What a model costs, in the unit of the study; timed where nothing predicts it."""
+    def _cost(self, model: PreTrainedModel, costs: Mapping[str, float]) -> float:
+        """Cost of a model in the unit of the study; timed where nothing predicts it."""
         cost = self.problem.counted.cost
-        if isinstance(cost, Latency) and cost.unit not in known:
+        if isinstance(cost, Latency) and cost.unit not in costs:
             return milliseconds_beside(model, self.problem.student, cost)
-        return known[cost.unit]
+        return costs[cost.unit]
 
     def tokenizer_of(self, architecture: Architecture) -> PreTrainedTokenizerBase:
         """The tokenizer that goes with a model of this architecture."""
@@ -135,7 +135,7 @@ class Workbench:
         return {"select": self.select, "heldout": self.heldout, "train": self.learnt}
 
     def _judging(self, architecture: Architecture) -> dict[str, Split]:
-        """The same splits in the tokens of such a model."""
+        """The splits that judge, in the tokens of this architecture."""
         splits = self._splits
         tokenizer = self.tokenizer_of(architecture)
         if tokenizer is not self.tokenizer:
@@ -158,16 +158,14 @@ def prepare(
     spaces: tuple[str, ...] = (),
     fidelity: Fidelity = FULL,
 ) -> Workbench:
-    """Tokenise, fine-tune the teacher if it needs it, score it, and load the student.
-
-    Augmented and unlabelled rows come after the teacher: it learns from the labelled rows alone,
-    and from all whatever the `fidelity`. `cost` is what the study counts, "latency" by passes of
-    `latency_batch` sequences in the `engine`; `objective` is what it compares students by, `spaces`
-    the kinds of units that its methods search: "units" counts those. Of other tasks FLOPs count.
-    """
+    """Tokenise, fine-tune the teacher if it needs it, score it, and load the student."""
+    # Augmented and unlabelled rows come after the teacher: it learns from the labelled rows alone,
+    # and from all whatever the `fidelity`. `cost` is what the study counts, "latency" by passes of
+    # `latency_batch` sequences in the `engine`; `objective` is what it compares students by,
+    # `spaces` the kinds of units that "units" counts. Of other tasks FLOPs count.
     beside = {
-        name: prepare(own, session, engine=engine, objective=objective, fidelity=fidelity)
-        for name, own in inputs.beside.items()
+        name: prepare(extra, session, engine=engine, objective=objective, fidelity=fidelity)
+        for name, extra in inputs.beside.items()
     }
     splits, notes = _rows(inputs, session)
     answering = inputs.answering(splits["train"], session)
@@ -183,7 +181,7 @@ def prepare(
     judging = {role: splits[role] for role in JUDGING}
     served = {role: answers[role] for role in JUDGING}
     if BITS[engine] != FULL_BITS and bert is not None:
-        served = answers_of(engine, bert, judging, session.device)
+        served = served_answers(engine, bert, judging, session.device)
     labels = tuple(inputs.text.label_names) if inputs.task.own_thresholds else ()
     for role, logits in {**answers, **served}.items():
         check_answers(inputs.teacher, logits, inputs.text.roles[role].texts)
@@ -202,16 +200,16 @@ def prepare(
             f"students of layers {inputs.student_layers} begin at a ratio of "
             f"{counted.cost.full / counted.full:.3g}: a larger target_ratio cannot be met"
         )
-    notes += _told(session, few, weak)
+    notes += _log(session, few, weak)
     judged = served
     if labels:
         judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)
     words, more = _words(inputs, splits["select"], judged["select"], session)
     notes += more
-    teacher_logits = answering.said(train, texts, "train")
+    teacher_logits = answering.answer(train, texts)
     check_answers(inputs.teacher, teacher_logits, texts.texts)
     train = train.answered(teacher_logits)
-    if student is not None and inputs.student is not None and not has_classifier(inputs.student):
+    if student is not None and inputs.start and not inputs.start.has_classifier:
         _solve_classifier(student, train, teacher_logits, session.device)
     some = np.random.default_rng(0).permutation(len(train))[:_LEARNT]
     learnt = Examples([texts.texts[row] for row in some], train.labels[some])
@@ -239,7 +237,7 @@ def prepare(
             device=session.device,
             cache=session.cache,
             seq_len=inputs.seq_len,
-            beside=tuple(own.problem for own in beside.values()),
+            beside=tuple(extra.problem for extra in beside.values()),
         ),
         select=splits["select"],
         heldout=splits["heldout"],
@@ -255,7 +253,7 @@ def prepare(
         flops=Flops(counted.cost.shape, inputs.seq_len),
         flops_full=int(flops.full),
         labels=labels,
-        notes=(*notes, *(f"{name}: {note}" for name, own in beside.items() for note in own.notes)),
+        notes=(*notes, *(f"{name}: {note}" for name, b in beside.items() for note in b.notes)),
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,
     )
@@ -284,15 +282,15 @@ def _rows(inputs: Inputs, session: Session) -> tuple[dict[str, Split], list[str]
     splits = {role: inputs.split(role) for role in ROLES}
     check_tokens(inputs, splits.values())
     of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
-    return splits, _told(session, *inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
+    return splits, _log(session, *inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
 
 
-def _told(session: Session, *notes: str | None) -> list[str]:
+def _log(session: Session, *notes: str | None) -> list[str]:
     """The notes that there are, told to the user."""
-    found = [note for note in notes if note is not None]
-    for note in found:
+    present = [note for note in notes if note is not None]
+    for note in present:
         session.progress.note(note)
-    return found
+    return present
 
 
 def _answered(
@@ -301,7 +299,7 @@ def _answered(
     """The rows, labelled by the teacher where the task has no labels; and its logits (rows, C) of
     those that judge, and of alpha."""
     rows, roles = inputs.text.roles, (*JUDGING, "alpha")
-    answers = {role: answering.said(splits[role], rows[role], role) for role in roles}
+    answers = {role: answering.answer(splits[role], rows[role]) for role in roles}
     if inputs.task.labelled:
         return dict(splits), answers
     labelled = {role: splits[role].answered(logits) for role, logits in answers.items()}
@@ -311,13 +309,13 @@ def _answered(
 def _student(
     inputs: Inputs, bert: BertForSequenceClassification | None, session: Session
 ) -> BertForSequenceClassification | None:
-    if inputs.student is not None:
+    if inputs.start is not None:
         labels, several = inputs.text.label_names, inputs.text.several
         return load_student(
-            inputs.student,
+            inputs.start,
             labels,
             session.seed,
-            called=named_outputs(inputs.teacher.checkpoints, labels, several=several),
+            called=named_outputs(inputs.teacher.models, labels, several=several),
             problem_type=SEVERAL if several else bert and bert.config.problem_type,
             device=session.device,
         )
@@ -337,10 +335,10 @@ def _costs(
     batch: int,
     spaces: tuple[str, ...],
 ) -> tuple[dict[str, Any], Budget, Budget]:
-    """What the teacher costs, as a `Score` has it, what is not known being that of ratio 1, whose
-    widths they are; of the student a budget of what the study counts, and of FLOPs."""
+    """Costs of the teacher for a `Score`, and budgets of the student: the study's, and of FLOPs."""
+    # Costs of a teacher that are not known are those of ratio 1, whose widths they are.
     seq_len = inputs.seq_len
-    known: dict[str, float] = dict(answering.costs(seq_len))
+    costs: dict[str, float] = dict(answering.costs(seq_len))
 
     def cost_of(model: BertForSequenceClassification) -> Cost:
         if cost != "latency":
@@ -349,22 +347,22 @@ def _costs(
 
     widths: Mapping[str, tuple[int, ...]] = {}
     if student is None:
-        counted, flops = _whole(inputs, cost, known)
+        counted, flops = _whole(inputs, cost, costs)
     else:
-        own, whole = cost_of(student), None if bert is None else cost_of(bert)
-        if whole is not None:
-            known[whole.unit] = whole.full
-        of_unpruned = own if inputs.student is not None or whole is None else whole
+        of_student, of_bert = cost_of(student), None if bert is None else cost_of(bert)
+        if of_bert is not None:
+            costs[of_bert.unit] = of_bert.full
+        of_unpruned = of_student if inputs.student is not None or of_bert is None else of_bert
         widths = BertArchitecture.full(of_unpruned.shape).sizes()
-        counted = Budget(own, of_unpruned.full)
-        flops = Budget(Flops(own.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
-        known = known or dict(measured_costs(student, seq_len))
-        known.setdefault(counted.cost.unit, counted.full)
+        counted = Budget(of_student, of_unpruned.full)
+        flops = Budget(Flops(of_student.shape, seq_len), Flops(of_unpruned.shape, seq_len).full)
+        costs = costs or dict(measured_costs(student, seq_len))
+        costs.setdefault(counted.cost.unit, counted.full)
     of_teacher = {
-        "cost": known[counted.cost.unit],
-        "flops": known[flops.cost.unit],
-        "params": known["params"],
-        "bytes": known["bytes"],
+        "cost": costs[counted.cost.unit],
+        "flops": costs[flops.cost.unit],
+        "params": costs["params"],
+        "bytes": costs["bytes"],
         "widths": widths,
     }
     return of_teacher, counted, flops
@@ -391,14 +389,14 @@ def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[
 def _words(
     inputs: Inputs, select: Split, logits: Tensor, session: Session
 ) -> tuple[Worth | None, list[str]]:
-    """What words alone are worth, and a note if the teacher's logits (rows, C) on the selection
-    split are not clearly better."""
+    """Worth of words alone, and a note if the teacher on the selection split is not clearly
+    better."""
     task, text = inputs.task, inputs.text
     if not task.labelled:
         return None, []
     answers = answers_of_words(task, text, session)
     note = words_note(inputs.teacher, task.metric, select, logits, answers["select"])
-    return worth_of_words(task, text, answers), _told(session, note)
+    return worth_of_words(task, text, answers), _log(session, note)
 
 
 def _cost(

@@ -20,7 +20,7 @@ from objectives.delivery.exported import load_model
 from objectives.delivery.timings import Bench, compared
 from objectives.engines.names import BITS, Engine
 from objectives.metric import Logits
-from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.quantising import rounds_inputs
 from objectives.workbench.inputs import Inputs
 from orchestrator.errors import RunError
@@ -71,7 +71,7 @@ class Candidates:
     def add_trial(self, run: RunRecord, number: int) -> None:
         """Write the model of a finished trial of a run of these inputs."""
         folder = model_folder(run, number)
-        self.add(number, load_model(folder), load_tokenizer(str(folder)))
+        self.add(number, load_model(folder), Checkpoint(str(folder)).tokenizer)
 
     def classifier(self, number: int | None, engine: str, threads: int = 1) -> Classifier:
         """A model that was written, opened."""

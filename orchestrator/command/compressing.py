@@ -20,7 +20,7 @@ from objectives.combining.gate import cheapest_agreeing, cheapest_keeping, most_
 from objectives.combining.members import GateRows, Member, enough
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few
-from objectives.students.bert.pretrained import output_names
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import survey
 from objectives.text.task import Task
 from objectives.workbench.inputs import Inputs, check_lengths
@@ -162,7 +162,7 @@ def compress(
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         before = left()
-        candidates.add(None, ready(str(model), inputs.text, "cpu"), inputs.tokenizer)
+        candidates.add(None, ready(Checkpoint(str(model)), inputs.text, "cpu"), inputs.tokenizer)
         reserve = max(0.1 * total, _SERVED * (before - left()))
         reserve = min(reserve, 0.5 * total)
 
@@ -250,7 +250,7 @@ def _check_reach(
             *(name for name, aim in aims.items() if aim is not None),
             "take_nearest",
         )
-    outputs, labels = output_names(study.teacher.name), inputs.text.label_names
+    outputs, labels = Checkpoint(study.teacher.name).outputs, inputs.text.label_names
     if study.task.labelled and len(labels) < len(outputs):
         raise RunError(
             f"the data has the labels {', '.join(labels)}, but the model has {len(outputs)} "
@@ -271,8 +271,8 @@ def _check_worth(study: Study, inputs: Inputs, run: Run) -> None:
         raise UserError(
             f"model '{model}': its accuracy on the labels is {accuracy:.3f}, and one answer for "
             f"all has {constant:.3f}: most likely they do not mean its outputs (labels "
-            f"{a_few(names)}; outputs {a_few(output_names(model))}), or the texts are others; "
-            "correct the data, or choose a gate without labels",
+            f"{a_few(names)}; outputs {a_few(Checkpoint(model).outputs)}), or the texts are "
+            "others; correct the data, or choose a gate without labels",
             "label",
             "min_agreement",
         )
@@ -301,7 +301,7 @@ def _study(
             f"'{data}' has {counts.texts} different texts{labelled}; compress needs {_FEWEST} or "
             "more"
         )
-    check_lengths(model, max_length)
+    check_lengths(Checkpoint(model), max_length)
     speed = planning.seconds_of_an_answer(model, counts.some, max_length)
     texts = planning.affordable(counts.texts, _ANSWERING * seconds / speed)
     task = replace(table, **asdict(planning.RoleSizes.of(texts, counts.labels)))

@@ -20,13 +20,7 @@ from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.fisher_search import FisherSearch
 from objectives.search_method import SearchMethod
 from objectives.students.bert.adapters import as_bert
-from objectives.students.bert.pretrained import (
-    check_classifier,
-    check_token,
-    load_classifier,
-    load_tokenizer,
-    read_config,
-)
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.task import Examples, tokenise
 from objectives.training.stages import Stage
 from orchestrator.runs.records import METHOD, FinishedTrial, RunRecord
@@ -97,12 +91,13 @@ class RoleSizes:
 def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:
     """Time one text of the unpruned model in batches on all cores, at its fastest. Raises UserError
     for a model that is no classifier."""
-    read_config(model)  # refuses what cannot be cut
-    check_classifier(model)
-    tokenizer = load_tokenizer(model)
+    checkpoint = Checkpoint(model)
+    checkpoint.bert_config()  # refuses what cannot be cut
+    checkpoint.check_classifier()
+    tokenizer = checkpoint.tokenizer
     split = tokenise(some, "some", tokenizer, max_length)
-    check_token(model, tokenizer, split.last_token)
-    classifier = as_bert(load_classifier(model))
+    checkpoint.check_token(tokenizer, split.last_token)
+    classifier = as_bert(checkpoint.load_classifier())
     taken: list[float] = []
     while len(taken) < 2 or (len(taken) < _ROUNDS and sum(taken) < _TIMING):
         began = time.monotonic()

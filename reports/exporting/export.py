@@ -149,7 +149,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
     from objectives.delivery.deployed import labels_of, stage_of, stage_settings, write_classifier
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
-    from objectives.students.bert.pretrained import load_tokenizer
+    from objectives.students.bert.pretrained import Checkpoint
     from objectives.students.bert.quantising import rounds_inputs
 
     (folder / "onnx").mkdir()
@@ -163,7 +163,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         * rounds_inputs(model)
     ]
     writers = {"int8": (write_int8, "dynamically quantised"), "int4": (write_int4, "in blocks")}
-    tokenizer = load_tokenizer(str(folder))
+    tokenizer = Checkpoint(str(folder)).tokenizer
     for name, rows in inputs.items():
         write, how = writers[name]
         small = full.with_name(f"model_{name}.onnx")

@@ -38,10 +38,10 @@ from objectives.measures.evaluate import divergence
 from objectives.metric import metric_value
 from objectives.session import Session
 from objectives.text.data import Split
-from objectives.text.odd import odd_labels
 from objectives.text.roles import load
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.workbench.inputs import read_inputs
+from objectives.workbench.rows import odd_labels
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
 from orchestrator.identity import definition_of

@@ -1,14 +1,6 @@
-"""Classifiers that compute what BERT computes under other names, as BERTs.
-
-An adapter says, for a `model_type` of transformers, which of its fields and weights are which of
-BERT's. Two things may still differ, and stand in the configuration: `pooler_act`, what the dense
-layer before the classifier ends in, and `embedding_size`, where embeddings are narrower than hidden
-states. Checked against the sources of transformers 5.23; the tests hold that logits agree.
-
-Dropout is the one thing that stays BERT's: RoBERTa and ELECTRA drop some of the classifier's input
-as well, DistilBERT nothing of what attention adds. A search knows no dropout, and a teacher is
-fine-tuned by transformers' own class, before it is adapted.
-"""
+"""Adapters that turn classifiers which compute what BERT does into BERTs. Two differences stand in
+the configuration: `pooler_act` and `embedding_size`. Checked against transformers 5.23; tests hold
+that logits agree. Dropout stays BERT's: a teacher is fine-tuned before it is adapted."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,20 +51,21 @@ class Adapter:
     first_position: Callable[[PreTrainedConfig], int] = lambda config: 0
     """The row of the position embeddings that the first token gets."""
 
-    def config(self, own: PreTrainedConfig) -> BertConfig:
+    def config(self, config: PreTrainedConfig) -> BertConfig:
         """The configuration as BERT's."""
-        known = {name: self.fields.get(name, name) for name in _FIELDS if name not in self.fixed}
-        fields = {name: getattr(own, theirs) for name, theirs in known.items()} | dict(self.fixed)
-        fields["max_position_embeddings"] -= self.first_position(own)
-        size = getattr(own, "embedding_size", own.hidden_size)
-        if size != own.hidden_size:
+        names = {name: self.fields.get(name, name) for name in _FIELDS if name not in self.fixed}
+        fields = {name: getattr(config, theirs) for name, theirs in names.items()}
+        fields |= self.fixed
+        fields["max_position_embeddings"] -= self.first_position(config)
+        size = getattr(config, "embedding_size", config.hidden_size)
+        if size != config.hidden_size:
             fields["embedding_size"] = size
         return BertConfig(**fields)
 
-    def state(self, own: Mapping[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
+    def state(self, weights: Mapping[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
         """The weights of a classifier under BERT's names."""
         state = {}
-        for name, weight in own.items():
+        for name, weight in weights.items():
             for theirs, ours in self.weights.items():
                 name = name.replace(theirs, ours)
             state[name] = weight
@@ -144,7 +137,8 @@ class AdaptedBert(BertForSequenceClassification):
 
 
 def settings_of(config: BertConfig) -> dict[str, Any]:
-    """What of a configuration, beside the weights, decides what a model computes and learns."""
+    """The fields of a configuration that decide, beside the weights, what a model computes and
+    learns."""
     names = (*_FIELDS, "pooler_act", "embedding_size")
     return {name: getattr(config, name, None) for name in names}
 

@@ -76,10 +76,8 @@ def units_of(shape: BertShape, space: str) -> tuple[int, ...]:
 
 
 class Widths(NamedTuple, Generic[Count]):
-    """How much of one layer is left: all that its cost depends on.
-
-    Numbers are ints where they are exact, tensors where they are expected.
-    """
+    """How much of one layer is left: all that its cost depends on; ints if exact, tensors if
+    expected."""
 
     heads: Count
     query_key: Count
@@ -97,9 +95,10 @@ class Widths(NamedTuple, Generic[Count]):
 
 @dataclass(frozen=True)
 class LayerUnits:
-    """Units of one layer that survive: indices into the unpruned layer, ascending; None stands for
-    all of them, and is the only way to say so. It is also what a layer without heads has in place
-    of the units that belong to heads."""
+    """Units of one layer that survive: ascending indices into the unpruned layer; None is all of
+    them."""
+
+    # None is the only way to say all; a layer without heads also has it for what belongs to heads.
 
     heads: tuple[int, ...]
     ffn: tuple[int, ...]
@@ -162,11 +161,12 @@ class LayerUnits:
 
     @property
     def bits_of_a_weight(self) -> int | None:
-        """Of all its halves together; None: it is not quantised."""
+        """Bits of a weight, all its halves together; None: it is not quantised."""
         return self.weight_bits and self.weight_bits * (self.halves or 1)
 
     def rank(self, place: int) -> int:
-        """Of the weight at this place of `linears.LINEARS`; 0 of one matrix, and beyond them."""
+        """Rank of the weight at this index of `linears.LINEARS`; 0 of one matrix, and beyond
+        them."""
         return self.ranks[place] if self.ranks and place < len(self.ranks) else 0
 
     def widths(self, shape: BertShape) -> Widths[int]:
@@ -176,8 +176,8 @@ class LayerUnits:
         def over_heads(rows: tuple[tuple[int, ...], ...] | None) -> int:
             return heads * (shape.head_dim if rows is None else len(rows[0]))
 
-        def inputs(kept: tuple[int, ...] | None) -> int:
-            return (shape.hidden if kept is None else len(kept)) if heads else 0
+        def inputs(units: tuple[int, ...] | None) -> int:
+            return (shape.hidden if units is None else len(units)) if heads else 0
 
         return Widths(
             heads=heads,
@@ -214,19 +214,16 @@ class BertArchitecture:
 
     @classmethod
     def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> "BertArchitecture":
-        """From booleans, True keeps the unit: for each space (layers, *units_of), as lists.
-
-        A space that is missing is whole. What belongs to a closed head or layer goes with it.
-        Raises UserError where two heads of a layer keep different numbers of dimensions.
-        """
+        """Build from booleans for each space, (layers, *units_of), True keeps; a missing space is
+        whole."""
+        # Units of a closed head or layer go with it. LayerUnits refuses heads of unequal
+        # dimensions.
         layers = tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers))
         return cls(layers, shape=shape)
 
     def masks(self, shape: BertShape, spaces: Sequence[str]) -> dict[str, list[Any]]:
-        """Booleans of each space, (layers, *units_of) as nested lists; see `from_masks`.
-
-        What belongs to a head that is not there is closed.
-        """
+        """Booleans of each space, (layers, *units_of), as `from_masks` reads them; closed without
+        their head."""
         return {
             space: [_layer_mask(shape, layer, space) for layer in self.layers] for space in spaces
         }
@@ -236,9 +233,8 @@ class BertArchitecture:
         return tuple(layer.widths(shape) for layer in self.layers)
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
-        """By the names of `Widths`; heads and FFN neurons alone where the shape is not known. And
-        which layers there are, if any is dropped; the bits, if there are any but `FULL_BITS`; the
-        ranks of a layer's weights, summed, if any is of low rank."""
+        """Units left in each layer by the names of `Widths`; also layers, bits and ranks where they
+        are cut."""
         sizes = {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
         if self.shape is not None:
             of_layers = zip(*self.widths(self.shape), strict=True)
@@ -252,7 +248,7 @@ class BertArchitecture:
             ("attention_bits", [layer.attention_bits for layer in self.layers]),
         ):
             if any(bits):
-                sizes[name] = tuple(own or FULL_BITS for own in bits)
+                sizes[name] = tuple(number or FULL_BITS for number in bits)
         if self.low_rank:
             sizes["ranks"] = tuple(sum(layer.ranks or ()) for layer in self.layers)
         return sizes
@@ -269,7 +265,7 @@ class BertArchitecture:
 
     @property
     def pooler_bits(self) -> int | None:
-        """Of the pooler's weight: as many as the layer that has most."""
+        """Bits of the pooler's weight: as many as the layer that has most."""
         return self._of_pooler().weight_bits
 
     @property
@@ -278,16 +274,16 @@ class BertArchitecture:
         return self._of_pooler().halves
 
     def _of_pooler(self) -> LayerUnits:
-        there = (layer for layer in self.layers if not layer.dropped)
-        most = max(there, key=lambda own: own.bits_of_a_weight or FULL_BITS, default=None)
+        layers = (layer for layer in self.layers if not layer.dropped)
+        most = max(layers, key=lambda units: units.bits_of_a_weight or FULL_BITS, default=None)
         return most or LayerUnits((), ())
 
     def with_bits(
         self, weights: Sequence[int], inputs: Sequence[int], embeddings: int
     ) -> "BertArchitecture":
-        """The same units with so many bits for the weights of each layer, for what enters them, and
-        for the word embeddings; `FULL_BITS` stands for none. A layer whose weights have all rounds
-        nothing that enters them, and none is split."""
+        """Give each layer bits for weights and inputs, and the word embeddings; `FULL_BITS` stands
+        for none."""
+        # A layer whose weights are not quantised rounds no inputs, and none is split.
 
         if self.low_rank and min(weights) < FULL_BITS:
             raise UserError(
@@ -303,12 +299,12 @@ class BertArchitecture:
             if layer.dropped
             else replace(
                 layer,
-                weight_bits=few(own),
-                input_bits=few(own) and few(into),
+                weight_bits=few(of_weights),
+                input_bits=few(of_weights) and few(into),
                 attention_bits=None,
                 halves=None,
             )
-            for layer, own, into in zip(self.layers, weights, inputs, strict=True)
+            for layer, of_weights, into in zip(self.layers, weights, inputs, strict=True)
         )
         return replace(self, layers=layers, embedding_bits=few(embeddings))
 
@@ -323,10 +319,8 @@ class BertArchitecture:
         return tuple(len(layer.ffn) for layer in self.layers)
 
     def check(self, shape: BertShape) -> None:
-        """Raise UserError unless this is an architecture of a model of `shape`.
-
-        Two architectures that pass are equal where they keep the same units.
-        """
+        """Raise UserError unless this fits `shape`. Two that pass are equal where they keep the
+        same units."""
         if len(self.layers) != shape.layers:
             raise UserError(
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
@@ -339,8 +333,8 @@ class BertArchitecture:
         if self.order == "sf" * shape.layers:
             raise UserError("architecture: the order is that of a plain BERT; leave it out")
         for number, layer in enumerate(self.layers):
-            own = layer.weight_bits, layer.input_bits, layer.attention_bits, layer.halves
-            if (*own, layer.ranks) != (None,) * 5:
+            bits = layer.weight_bits, layer.input_bits, layer.attention_bits, layer.halves
+            if (*bits, layer.ranks) != (None,) * 5:
                 raise UserError(
                     f"architecture: layer {number} has bits or ranks of its own; cutting keeps "
                     "weights as they are, so leave these out"
@@ -349,8 +343,8 @@ class BertArchitecture:
             inputs = dict.fromkeys(("query_inputs", "key_inputs", "value_inputs"), shape.hidden)
             sizes = {"heads": shape.heads, "ffn": shape.ffn, **per_head, **inputs}
             for name, size in sizes.items():
-                kept = getattr(layer, name) or ()
-                rows = kept if name in per_head else (kept,)
+                units = getattr(layer, name) or ()
+                rows = units if name in per_head else (units,)
                 for row in rows:
                     if row and row[-1] >= size:
                         raise UserError(
@@ -364,7 +358,7 @@ class BertArchitecture:
                     )
 
     def to_json(self) -> str:
-        """One line of JSON; `from_json` reads it back to an equal BertArchitecture."""
+        """Write one line of JSON; `from_json` reads it back to an equal BertArchitecture."""
 
         def said(owner: Mapping[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in owner.items() if value is not None}
@@ -378,8 +372,8 @@ class BertArchitecture:
         """Read what `to_json` wrote. Raises UserError for anything else."""
         try:
             document: dict[str, Any] = json.loads(text)
-            if (known := document["format"]) != _FORMAT:
-                raise UserError(f"architecture: format {known!r}, expected {_FORMAT!r}")
+            if (version := document["format"]) != _FORMAT:
+                raise UserError(f"architecture: format {version!r}, expected {_FORMAT!r}")
             layers = [
                 LayerUnits(
                     **{
@@ -404,10 +398,10 @@ def sandwich(layers: int, k: int) -> str:
     return "s" * k + "sf" * (layers - k) + "f" * k
 
 
-def _check_ascending(name: str, kept: tuple[int, ...]) -> None:
-    if any(a >= b for a, b in pairwise(kept)) or min(kept, default=0) < 0:
+def _check_ascending(name: str, indices: tuple[int, ...]) -> None:
+    if any(a >= b for a, b in pairwise(indices)) or min(indices, default=0) < 0:
         raise UserError(
-            f"architecture: '{name}' must be ascending indices from 0, got {list(kept)}"
+            f"architecture: '{name}' must be ascending indices from 0, got {list(indices)}"
         )
 
 
@@ -430,17 +424,16 @@ def _layer_from_masks(
         return None if all(len(row) == shape.head_dim for row in rows) else rows
 
     inputs = masks.get("input_qkv", masks.get("input"))
-    own = [_indices(row) for row in inputs[number]] if inputs is not None else []
-    query, key, value = (
-        None if len(kept) == shape.hidden else kept
-        for kept in (own * 3 if len(own) == 1 else own or [tuple(range(shape.hidden))] * 3)
-    )
+    input_sets = [_indices(row) for row in inputs[number]] if inputs is not None else []
+    if len(input_sets) != 3:  # of one set for all three, or none: all inputs
+        input_sets = (input_sets or [tuple(range(shape.hidden))]) * 3
+    query, key, value = (None if len(row) == shape.hidden else row for row in input_sets)
     return LayerUnits(heads, ffn, over_heads("qk"), over_heads("v"), query, key, value)
 
 
 def _layer_mask(shape: BertShape, layer: LayerUnits, space: str) -> list[Any]:
-    def row(kept: Sequence[int] | None, size: int) -> list[bool]:
-        units = set(range(size) if kept is None else kept)
+    def row(indices: Sequence[int] | None, size: int) -> list[bool]:
+        units = set(range(size) if indices is None else indices)
         return [unit in units for unit in range(size)]
 
     if space == "layers":
@@ -452,12 +445,12 @@ def _layer_mask(shape: BertShape, layer: LayerUnits, space: str) -> list[Any]:
         of_head = dict(zip(layer.heads, rows or [None] * len(layer.heads), strict=True))
         return [row(of_head.get(head, ()), shape.head_dim) for head in range(shape.heads)]
     sets = (layer.query_inputs, layer.key_inputs, layer.value_inputs)
-    kept = [row(own if layer.heads else (), shape.hidden) for own in sets]
-    return kept[:1] if space == "input" else kept
+    masks = [row(units if layer.heads else (), shape.hidden) for units in sets]
+    return masks[:1] if space == "input" else masks
 
 
-def _indices(kept: Sequence[bool]) -> tuple[int, ...]:
-    return tuple(index for index, keep in enumerate(kept) if keep)
+def _indices(mask: Sequence[bool]) -> tuple[int, ...]:
+    return tuple(index for index, keep in enumerate(mask) if keep)
 
 
 def _to_tuples(units: Any) -> Any:

@@ -49,14 +49,14 @@ def widths_of(config: BertConfig) -> tuple[Widths[int], ...]:
 
 def _widths(layer: PrunedBertConfig) -> Widths[int]:
     heads = layer.num_attention_heads
-    whole = layer.hidden_size if heads else 0
+    inputs = layer.hidden_size if heads else 0
     return Widths(
         heads=heads,
         query_key=heads * (layer.qk_head_dim or layer.head_dim),
         value=heads * (layer.v_head_dim or layer.head_dim),
-        query_inputs=layer.query_inputs or whole,
-        key_inputs=layer.key_inputs or whole,
-        value_inputs=layer.value_inputs or whole,
+        query_inputs=layer.query_inputs or inputs,
+        key_inputs=layer.key_inputs or inputs,
+        value_inputs=layer.value_inputs or inputs,
         ffn=layer.intermediate_size,
         layers=0 if layer.dropped else 1,
     )
@@ -65,15 +65,12 @@ def _widths(layer: PrunedBertConfig) -> Widths[int]:
 def cut(
     weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """The smaller model: only the units of `architecture`, with their weights from the state dict
-    of the unpruned classifier of `config`, under BERT's names; in evaluation mode on the CPU.
-
-    Raises UserError if the architecture does not fit.
-    """
+    """Cut the state dict of the unpruned classifier of `config` to a smaller model, on the CPU in
+    eval mode. Raises UserError if the architecture does not fit."""
     shape = shape_of(config)
     architecture.check(shape)
     left_out = ("model_type", "architectures", "per_layer_config", *FOREIGN)
-    own = {name: value for name, value in config.to_dict().items() if name not in left_out}
+    fields = {name: value for name, value in config.to_dict().items() if name not in left_out}
     sizes: dict[int, dict[str, int]] = {}  # silent on what is whole
     for number, layer in enumerate(architecture.layers):
         per_head = {"qk_head_dim": layer.query_key, "v_head_dim": layer.value}
@@ -82,21 +79,21 @@ def cut(
             "num_attention_heads": len(layer.heads),
             "intermediate_size": len(layer.ffn),
             **{name: len(rows[0]) for name, rows in per_head.items() if rows is not None},
-            **{name: len(kept) for name, kept in inputs.items() if kept is not None},
+            **{name: len(units) for name, units in inputs.items() if units is not None},
             **({"dropped": True} if layer.dropped else {}),
         }
     if architecture.order is not None:
-        own["sublayers"] = architecture.order
+        fields["sublayers"] = architecture.order
     pruned_config = PrunedBertConfig.from_dict(
-        {**own, "head_dim": shape.head_dim, "per_layer_config": sizes}
+        {**fields, "head_dim": shape.head_dim, "per_layer_config": sizes}
     )
     with no_init_weights():  # drawn at random they take longer than all else, for nothing
         model = PrunedBertForSequenceClassification(pruned_config)
-    kept = dict(weights)
+    state = dict(weights)
     for number, layer in enumerate(architecture.layers):
         if not layer.dropped:
-            kept |= _cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim)
-    model.load_state_dict({name: kept[name].detach().cpu() for name in model.state_dict()})
+            state |= _cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim)
+    model.load_state_dict({name: state[name].detach().cpu() for name in model.state_dict()})
     model.train(False)
     return model
 

@@ -43,24 +43,24 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:
-    """The same model as transformers' own class, or None where that cannot be said: BERT knows one
-    number of FFN neurons for all layers, at least one, and heads that fill the hidden size; and no
-    pooler, embeddings or order of sublayers but its own. It has the layers that are not dropped."""
+    """The model as transformers' own class; None where BERT has no name for it."""
+    # BERT knows one number of FFN neurons for all layers, at least one, heads that fill the hidden
+    # size, and no pooler, embeddings or order of sublayers but its own.
     config, widths = model.config, widths_of(model.config)
     hidden, heads = config.hidden_size, config.hidden_size // config.head_dim
     stays = [number for number, layer in enumerate(widths) if layer.layers]
     ffn = max(layer.ffn for layer in widths)
-    whole = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn, 1)
-    own = (config.embedding_size, config.embedding_bits, config.pooler_bits, config.sublayers)
+    full = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn, 1)
+    extras = (config.embedding_size, config.embedding_bits, config.pooler_bits, config.sublayers)
     bits = any(layer.weight_bits or layer.ranks for layer in config.of_layers())
-    as_bert_does = config.pooler_act == "tanh" and own == (None,) * 4 and not bits
-    if not ffn or not as_bert_does or any(widths[n] != whole for n in stays):
+    as_bert_does = config.pooler_act == "tanh" and extras == (None,) * 4 and not bits
+    if not ffn or not as_bert_does or any(widths[n] != full for n in stays):
         return None
-    said = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
-    said |= {"num_attention_heads": heads, "intermediate_size": ffn}
-    said["num_hidden_layers"] = len(stays)
+    fields = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}
+    fields |= {"num_attention_heads": heads, "intermediate_size": ffn}
+    fields["num_hidden_layers"] = len(stays)
     with no_init_weights():  # they are loaded below
-        plain = BertForSequenceClassification(BertConfig.from_dict(said))
+        plain = BertForSequenceClassification(BertConfig.from_dict(fields))
     layers = nn.ModuleList(model.get_submodule(f"bert.encoder.layer.{number}") for number in stays)
     rest = {n: w for n, w in model.state_dict().items() if not n.startswith(_LAYERS)}
     plain.load_state_dict(rest | layers.state_dict(prefix=_LAYERS))

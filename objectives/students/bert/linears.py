@@ -10,15 +10,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from objectives.students.bert.architecture import BertArchitecture, BertShape, Widths
 
-Count = TypeVar("Count", bound=Any)
+_Count = TypeVar("_Count", bound=Any)
 
 
 class Linear(NamedTuple):
-    """A weight of an encoder layer, (outputs, inputs), with its bias, (outputs). An axis bears the
-    name of its size: a field of `Widths`, or "hidden", along which nothing is cut.
+    """A weight of an encoder layer, (outputs, inputs), with its bias; axes are named by `Widths` or
+    "hidden"."""
 
-    Cutting a unit removes the rows that make it, with their biases, and the columns that read it.
-    """
+    # Cutting a unit removes the rows that make it, with their biases, and the columns that read it.
 
     name: str
     outputs: str
@@ -74,7 +73,7 @@ class Matmul(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Of the matrix, or of its factors."""
+        """Count the numbers of the matrix, or of its factors."""
         if self.rank:
             return self.rank * (self.outputs + self.inputs)
         return self.outputs * self.inputs
@@ -91,14 +90,14 @@ class Matmul(NamedTuple):
 
 
 def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> list[Matmul]:
-    """Of a classifier of `shape` that is cut to `architecture`, for one sequence."""
+    """List the matmuls of a classifier of `shape` cut to `architecture`, for one sequence."""
     hidden, embedding = shape.hidden, shape.embedding
-    found = []
+    products = []
     if embedding is not None:
-        found.append(Matmul("bert.embeddings.project", seq_len, hidden, embedding, True))
+        products.append(Matmul("bert.embeddings.project", seq_len, hidden, embedding, True))
     for number, units in enumerate(architecture.layers):
         sizes = {**units.widths(shape)._asdict(), "hidden": hidden, "tokens": seq_len}
-        found += [
+        products += [
             Matmul(
                 f"bert.encoder.layer.{number}.{linear.name}",
                 seq_len,
@@ -111,30 +110,29 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
             )
             for place, linear in enumerate(LINEARS + PRODUCTS)
         ]
-    found.append(Matmul("bert.pooler.dense", 1, hidden, hidden, True))
-    found.append(Matmul("classifier", 1, shape.labels, hidden, True))
-    return found
+    products.append(Matmul("bert.pooler.dense", 1, hidden, hidden, True))
+    products.append(Matmul("classifier", 1, shape.labels, hidden, True))
+    return products
 
 
 def numbers_saved(architecture: BertArchitecture, shape: BertShape) -> int:
     """How many fewer numbers its weights have than if none were of low rank."""
     if not architecture.low_rank:
         return 0
-    found = matmuls(architecture, shape, 1)
-    return sum(matmul.outputs * matmul.inputs - matmul.numbers for matmul in found)
+    products = matmuls(architecture, shape, 1)
+    return sum(matmul.outputs * matmul.inputs - matmul.numbers for matmul in products)
 
 
 def areas(
-    linears: tuple[Linear, ...], widths: Widths[Count], *, bias: int = 0, **fixed: int
-) -> Count:
-    """The sum of outputs x (inputs + bias) over matrices of a layer, without what no width changes.
-
-    Widths are ints, or tensors, for which few operations matter: each width that makes units stands
-    once, times all that one of its units meets. `fixed` are the other sizes.
-    """
+    linears: tuple[Linear, ...], widths: Widths[_Count], *, bias: int = 0, **fixed: int
+) -> _Count:
+    """Sum outputs x (inputs + bias) over matrices of a layer; `fixed` are sizes that no width
+    changes."""
+    # Each width that makes units stands once, times all that a unit meets: widths may be tensors,
+    # for which few operations matter.
     terms = _terms(linears, bias, tuple(fixed.items()))
     products = (widths[w] * sum((widths[o] for o in others), n) for w, others, n in terms)
-    return cast("Count", reduce(add, products))
+    return cast("_Count", reduce(add, products))
 
 
 @cache

@@ -1,13 +1,6 @@
-"""Weights of few bits as a model keeps them: several codes in a byte, a scale for each row.
-
-    weight[row, column] = scale[row] * code[row, column]
-
-Codes of 8 and 4 bits are the whole numbers of B bits without the lowest, those of 2 bits -1, 0 and
-1, those of one bit -1 and 1. The weight is made when the model first computes; what enters it is
-rounded to few bits where the configuration says so. Files are so much smaller, torch no faster.
-
-This file imports torch alone: an exported model carries a copy of it.
-"""
+"""Weights of few bits as a model keeps them: weight[row, column] = scale[row] * code[row, column].
+Codes of 8 and 4 bits are whole numbers without the lowest, of 2 bits -1, 0, 1, of one -1, 1. Files
+are so much smaller, torch no faster. This file imports torch alone: exports carry a copy."""
 
 from typing import Any
 
@@ -52,9 +45,10 @@ def rounded_inputs(inputs: Tensor, bits: int) -> Tensor:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight, (width, inputs), has few bits. One that `selects` reads the
-    dimensions of its input that the buffer `inputs` names. A weight of several `halves` is their
-    sum: the rows of one, then those of the next."""
+    """A linear layer, (width, inputs), of few bits; it `selects` the inputs that the buffer
+    `inputs` names."""
+
+    # A weight of several `halves` is their sum: the rows of one, then those of the next.
 
     codes: Tensor
     scale: Tensor
@@ -82,12 +76,10 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """(width, inputs) float32; made once for the codes and the scale that it is made from.
-
-        A tensor's version counts its edits in place. A tensor from torch's inference mode has no
-        version, so its weight is made each time. torch.compile reads no version, so a compiled
-        model learns of a loaded state alone.
-        """
+        """The weight (width, inputs), float32, unpacked once for its codes and scale."""
+        # A tensor's version counts its edits in place; one from torch's inference mode has none, so
+        # its weight is made each time. torch.compile reads no version: a compiled model learns of a
+        # loaded state alone.
         codes, scale, made = self._buffers["codes"], self._buffers["scale"], self._made
         tracing = torch.compiler.is_compiling()
         if (

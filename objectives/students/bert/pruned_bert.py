@@ -1,15 +1,7 @@
-"""The cut model: a BERT classifier whose layers may differ in every width but the hidden size.
-
-A plain transformers model: `save_pretrained`, `from_pretrained`, and after `import
-objectives.students.bert` `AutoModelForSequenceClassification`. Weights bear BERT's own names,
-widths stand in transformers' own `per_layer_config`. A layer without heads adds only the bias of
-its output projection; a layer without FFN neurons likewise; one that is `dropped` adds nothing at
-all. Attention and FFN of the layers may follow one another in another order, `sublayers`. Where Q,
-K or V read only some dimensions of the hidden state, a buffer `inputs` beside the weight says
-which.
-
-This file imports torch, transformers and `packing`: an exported model carries copies of the two.
-"""
+"""The cut model: a BERT classifier whose layers may differ in every width but the hidden size. A
+plain transformers model: weights bear BERT's names, widths stand in `per_layer_config`. A layer
+without heads or FFN adds only a bias, one that is `dropped` nothing; a buffer `inputs` says which
+dimensions Q, K or V read. Exports carry copies of this file and `packing`."""
 
 import copy
 from collections import OrderedDict
@@ -30,11 +22,11 @@ from .packing import PackedEmbedding, PackedLinear, rounded_inputs
 
 
 class PrunedBertConfig(BertConfig):
-    """A BERT configuration whose widths may differ from layer to layer.
+    """A BERT configuration whose widths differ by layer; fields are silent where nothing was
+    cut."""
 
-    `num_attention_heads` and `intermediate_size` are always given for each layer, the others only
-    where something of them was cut. The size of a whole head is that of the unpruned model
-    (`head_dim`) and does not follow from the number of heads; its root scales the scores."""
+    # `head_dim` is that of the unpruned model and does not follow from the number of heads; its
+    # root scales the scores.
 
     model_type = "pruned_bert"
 
@@ -83,9 +75,9 @@ class PrunedBertConfig(BertConfig):
             layers = [self._with(layers.get(str(n), {})) for n in range(self.num_hidden_layers)]
         return cast("list[PrunedBertConfig]", list(layers))
 
-    def _with(self, own: dict[str, Any]) -> "PrunedBertConfig":
+    def _with(self, fields: dict[str, Any]) -> "PrunedBertConfig":
         layer = copy.copy(self)
-        layer.__dict__ = {**self.__dict__, **own}
+        layer.__dict__ = {**self.__dict__, **fields}
         return layer
 
 
@@ -155,9 +147,9 @@ class InputProjection(Projection):
 def projection(
     config: PrunedBertConfig, place: int, inputs: int, width: int, *, selects: bool = False
 ) -> nn.Module:
-    """A linear layer with the bits, and of the rank at its `place`, that the configuration of an
-    encoder layer says, which may select what it reads; torch's own wherever that is possible:
-    quantisers look for its type."""
+    """A linear layer with the bits and the rank at its `place` that a layer's configuration
+    says."""
+    # torch's own wherever that is possible: quantisers look for its type.
     if config.ranks and (rank := config.ranks[place]):
         reduce, expand = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, width)
         return nn.Sequential(OrderedDict(reduce=reduce, expand=expand))
@@ -228,7 +220,7 @@ class PrunedBertAttention(nn.Module):
 
 
 class PrunedBertLayer(GradientCheckpointingLayer):
-    """One encoder layer: attention, then the FFN neurons that are left. `config` is its own."""
+    """Encoder layer: attention, then the FFN neurons that are left. `config` is its own."""
 
     def __init__(self, config: PrunedBertConfig):
         super().__init__()
@@ -281,8 +273,8 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
                 "pooler": pooler_of(config),
             }
         )
-        own = config.classifier_dropout
-        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
+        dropout = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -345,7 +337,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         self.bert.set_submodule("embeddings.word_embeddings", value)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """As transformers does; an exported model takes its code with it."""
+        """Save like transformers does; an exported model takes its code with it."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if getattr(self.config, "auto_map", None):
             custom_object_save(self, save_directory)

@@ -1,12 +1,7 @@
-"""From a cut model to the same with weights of few bits, and the quantisers that make their codes.
-
-Each row of a weight has a scale of its own. Of B bits (8 or 4): scale = c max |w| / (2^(B-1) - 1),
-code = round(w / scale), none above the largest. c is 1 with 8 bits; with 4 it is that of three
-which leaves the row the least squared error: few steps are worth more than the largest weights.
-Of 2 (ternary weight networks, Li et al. 2016): a weight stays where
-|w| > 0.7 mean |w|, as the mean of those that stay and its sign. Of 1 (XNOR-Net, Rastegari et al.
-2016): mean |w| and its sign.
-"""
+"""Weights of few bits: a scale for each row, and the quantisers that make its codes. Of 8 or 4 bits
+scale = c max |w| / (2^(B-1) - 1), code = round(w / scale), c of `_CLIPS` by least squared error. Of
+2 (Li et al. 2016): a weight stays where |w| > 0.7 mean |w|, as its sign and the mean of those that
+stay. Of 1 (Rastegari et al. 2016): mean |w| and its sign."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,9 +35,9 @@ def codes_of(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     numbers of `weight`'s dtype, and (..., rows, 1). A column of zeros alone is none: it pads."""
     sizes = weight.abs()
     if bits > 2:
-        whole = sizes.amax(-1, keepdim=True) / LARGEST[bits]
-        whole = whole.clamp_min(torch.finfo(whole.dtype).tiny)
-        scales = torch.stack([share * whole for share in _CLIPS[bits]])
+        step = sizes.amax(-1, keepdim=True) / LARGEST[bits]
+        step = step.clamp_min(torch.finfo(step.dtype).tiny)
+        scales = torch.stack([share * step for share in _CLIPS[bits]])
         errors = [(_codes(weight, s, bits) * s - weight).square().sum(-1, True) for s in scales]
         scale = scales.gather(0, torch.stack(errors).argmin(0, True))[0]
         return _codes(weight, scale, bits), scale
@@ -69,10 +64,10 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 def quantised(
     model: PrunedBertForSequenceClassification, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """The model with the bits of its architecture, in evaluation mode on the CPU; without any, the
-    model itself. The pooler has the bits of the layer that has most; the classifier, the biases,
-    the norms and the types of tokens stay. Weights that the architecture has in halves have twice
-    the rows in the model: see `splitting`."""
+    """Pack the model to the bits of its architecture, on the CPU in eval mode; without any, return
+    it."""
+    # The pooler has the bits of the layer that has most; classifier, biases, norms and token types
+    # stay. Weights in halves have twice the rows: see `splitting`.
     if not architecture.has_bits:
         return model
     packed = emptied(
@@ -97,42 +92,42 @@ def round_embeddings(model: PreTrainedModel, bits: int | None) -> None:
             weight.data = rounded(weight.data, bits)
 
 
-def keep_pieces(model: PrunedBertForSequenceClassification, kept: Sequence[int]) -> None:
+def keep_pieces(model: PrunedBertForSequenceClassification, pieces: Sequence[int]) -> None:
     """Leave the word embeddings of these ids, ascending and the padding's among them, in a model
     that is not quantised; their places are the new ids."""
     weight = model.get_parameter(WORDS).detach()
-    rows = weight[torch.tensor(kept, device=weight.device)]
-    padding = kept.index(model.config.pad_token_id or 0)
+    rows = weight[torch.tensor(pieces, device=weight.device)]
+    padding = pieces.index(model.config.pad_token_id or 0)
     words = nn.Embedding.from_pretrained(rows, freeze=False, padding_idx=padding)
     model.set_input_embeddings(words)
     model.config.full_vocab_size = model.config.full_vocab_size or model.config.vocab_size
-    model.config.vocab_size, model.config.pad_token_id = len(kept), padding
+    model.config.vocab_size, model.config.pad_token_id = len(pieces), padding
 
 
 @torch.no_grad()
 def dense(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with the weights that its codes stand for as float32, on the CPU, for what knows no
-    codes: training, and other runtimes; one without codes itself. What enters the weights is not
-    rounded."""
+    """Unpack codes to float32 weights, for training and other runtimes; a model without codes
+    stays."""
+    # What enters the weights is not rounded.
     if not any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
         return model
     assert isinstance(model, PrunedBertForSequenceClassification)
     layers = [dict.fromkeys(_OF_LAYER)] * model.config.num_hidden_layers
-    whole = emptied(model.config, dict.fromkeys(_OF_MODEL), layers)
+    unpacked = emptied(model.config, dict.fromkeys(_OF_MODEL), layers)
     state = model.state_dict()
     for name, module in model.named_modules():
         if isinstance(module, PackedLinear | PackedEmbedding):
             state[f"{name}.weight"] = module.weight
             del state[f"{name}.codes"], state[f"{name}.scale"]
-    whole.load_state_dict(state)
-    return whole
+    unpacked.load_state_dict(state)
+    return unpacked
 
 
 def rounds_inputs(model: PreTrainedModel) -> bool:
     """Whether what enters its weights or its attention has few bits, which `dense` leaves out."""
     if not isinstance(model, PrunedBertForSequenceClassification):
         return False
-    return any(own.input_bits or own.attention_bits for own in model.config.of_layers())
+    return any(layer.input_bits or layer.attention_bits for layer in model.config.of_layers())
 
 
 def emptied(
@@ -141,13 +136,13 @@ def emptied(
     """A model of this configuration with other bits or ranks, in evaluation mode, its weights not
     set."""
 
-    def changed(own: Mapping[str, Any], changes: Mapping[str, int | None]) -> dict[str, Any]:
-        return {name: value for name, value in {**own, **changes}.items() if value is not None}
+    def changed(fields: Mapping[str, Any], changes: Mapping[str, int | None]) -> dict[str, Any]:
+        return {name: value for name, value in {**fields, **changes}.items() if value is not None}
 
-    whole = config.to_dict()
-    sizes = whole.pop("per_layer_config", None) or {}
+    fields = config.to_dict()
+    sizes = fields.pop("per_layer_config", None) or {}
     layers = {n: changed(sizes.get(str(n), {}), own) for n, own in enumerate(of_layers)}
-    new = PrunedBertConfig.from_dict({**changed(whole, changes), "per_layer_config": layers})
+    new = PrunedBertConfig.from_dict({**changed(fields, changes), "per_layer_config": layers})
     with no_init_weights():
         model = PrunedBertForSequenceClassification(new)
     model.train(False)

@@ -9,19 +9,19 @@ from transformers.initialization import no_init_weights
 
 from objectives.device import to_device
 from objectives.errors import UserError
-from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import as_bert
+from objectives.students.bert.pretrained import SEVERAL, Checkpoint, take_outputs
 
 
-def same_tokens(*checkpoints: str) -> bool:
+def same_tokens(*checkpoints: Checkpoint) -> bool:
     """Whether these have one vocabulary: what one reads the other reads."""
-    sizes = {pretrained.own_config(name).vocab_size for name in checkpoints}
-    first, *others = (pretrained.load_tokenizer(name).get_vocab() for name in checkpoints)
+    sizes = {checkpoint.config.vocab_size for checkpoint in checkpoints}
+    first, *others = (checkpoint.tokenizer.get_vocab() for checkpoint in checkpoints)
     return len(sizes) == 1 and all(vocabulary == first for vocabulary in others)
 
 
 def load_student(
-    checkpoint: str,
+    checkpoint: Checkpoint,
     label_names: Sequence[str],
     seed: int,
     *,
@@ -29,21 +29,18 @@ def load_student(
     problem_type: Any = None,
     device: str = "cpu",
 ) -> BertForSequenceClassification:
-    """The checkpoint as a frozen classifier: the task's labels in its order, `called` otherwise if
-    that is given.
-
-    Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
-    """
-    fine_tuned = pretrained.has_classifier(checkpoint)
+    """Load a checkpoint as a frozen classifier of the task's labels, renamed by `called`."""
+    # Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
+    fine_tuned = checkpoint.has_classifier
     called = called or label_names
     outputs = None if fine_tuned else called
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        student = as_bert(pretrained.load_classifier(checkpoint, outputs))
+        student = as_bert(checkpoint.load_classifier(outputs))
     if fine_tuned:
-        several = problem_type == pretrained.SEVERAL
-        order = pretrained.label_order(checkpoint, label_names, several=several)
-        pretrained.take_outputs(student, order, called)
+        several = problem_type == SEVERAL
+        order = checkpoint.label_order(label_names, several=several)
+        take_outputs(student, order, called)
     student.config.problem_type = problem_type
     return _frozen(student, device)
 
@@ -68,8 +65,8 @@ def keep_layers(
         student = type(teacher)(config)
     rest = {n: w for n, w in teacher.state_dict().items() if not n.startswith("bert.encoder.")}
     student.load_state_dict(rest, strict=False)
-    for own, layer in zip(student.bert.encoder.layer, layers, strict=True):
-        own.load_state_dict(teacher.bert.encoder.layer[layer].state_dict())
+    for target, layer in zip(student.bert.encoder.layer, layers, strict=True):
+        target.load_state_dict(teacher.bert.encoder.layer[layer].state_dict())
     return _frozen(student, str(teacher.device))
 
 

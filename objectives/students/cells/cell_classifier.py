@@ -1,17 +1,9 @@
-"""The model of a genotype: embeddings, a graph of blocks of one operation each, a classifier.
+"""The model of a genotype: embeddings, a graph of blocks of one operation each, a classifier. The
+classifier reads the tokens by `POOLINGS`. A recurrent cell applies the graph token by token, to a
+gated mean of the token and of the last output (ENAS, Pham et al. 2018; DARTS, Liu et al. 2019).
+Exports carry copies of this file and of those beside it."""
 
-A plain transformers model: `save_pretrained`, `from_pretrained`, and after
-`import objectives.students.cells` `AutoModelForSequenceClassification`. Each edge of the graph is a
-block, which norms and does its operation; an identity has none. The classifier reads the mean and
-the maximum over the tokens.
-
-A recurrent cell applies the graph token by token, to a gated mean of the token and of what the
-graph gave of the token before it (ENAS, Pham et al. 2018; DARTS, Liu et al. 2019).
-
-This file imports torch, transformers and files beside it: an exported model carries copies.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -74,26 +66,18 @@ class CellBlock(nn.Module):
 
 
 def combined(parts: Sequence[Tensor], combination: str) -> Tensor:
-    """One of `graph.COMBINATIONS` of tensors of one shape."""
+    """Combine tensors of one shape by one of `graph.COMBINATIONS`."""
     if combination == "product":
         return reduce(torch.mul, parts)
-    whole = reduce(torch.add, parts)
-    return whole / len(parts) if combination == "mean" and len(parts) > 1 else whole
+    total = reduce(torch.add, parts)
+    return total / len(parts) if combination == "mean" and len(parts) > 1 else total
 
 
-def _mean(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-    return hidden_BSD.sum(1) / mask_BS1.sum(1).clamp_min(1)
-
-
-def _highest(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-    return hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1)
-
-
-def _lowest(hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-    return hidden_BSD.masked_fill(mask_BS1 == 0, -FAR).amin(1)
-
-
-POOLINGS = {"mean": _mean, "max": _highest, "min": _lowest}
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": lambda hidden_BSD, mask_BS1: hidden_BSD.sum(1) / mask_BS1.sum(1).clamp_min(1),
+    "max": lambda hidden_BSD, mask_BS1: hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1),
+    "min": lambda hidden_BSD, mask_BS1: hidden_BSD.masked_fill(mask_BS1 == 0, -FAR).amin(1),
+}
 """Over the tokens, (B, D)."""
 
 
@@ -127,7 +111,7 @@ class CellForSequenceClassification(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """As torch does it; transformers' own would draw all of them from one narrow normal."""
+        """Initialise as torch does; transformers would draw all from one narrow normal."""
         if isinstance(module, nn.Linear | nn.Conv1d | nn.LayerNorm | nn.Embedding):
             module.reset_parameters()
 
@@ -181,12 +165,12 @@ class CellForSequenceClassification(PreTrainedModel):
         return combined([states[state] for state in self.outputs], "mean")
 
     def read(self, place: int, state_B1D: Tensor, mask_B11: Tensor) -> Tensor | None:
-        """What the operation at a place of `READS` makes of it; None if there is none."""
+        """Apply the operation at an index of `READS`; None if there is none."""
         if self.config.reads[place] == NONE:
             return None
         block = self.reads[place]
-        whole = isinstance(block, nn.Identity)
-        read: Tensor = state_B1D if whole else block(state_B1D, mask_B11)
+        unchanged = isinstance(block, nn.Identity)
+        read: Tensor = state_B1D if unchanged else block(state_B1D, mask_B11)
         return read
 
     def embedded(
@@ -217,7 +201,7 @@ class CellForSequenceClassification(PreTrainedModel):
         self.words = value
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """As transformers does; an exported model takes its code with it."""
+        """Save like transformers does; an exported model takes its code with it."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if getattr(self.config, "auto_map", None):
             custom_object_save(self, save_directory)

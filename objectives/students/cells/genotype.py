@@ -23,7 +23,7 @@ class Genotype:
     """Of a chain, one for each block, in their order: names of `OPERATIONS`, formulas, `IDENTITY`,
     or `NONE` for no block."""
     nodes: tuple[Node, ...] = ()
-    """Of any graph, in place of `operations`. A model has one genotype, whose JSON is its canonical
+    """Of any graph, instead of `operations`. A model has one genotype, whose JSON is its canonical
     form: a graph that is a chain becomes one."""
     pooling: tuple[str, ...] = ("mean", "max")
     """What the classifier reads of the tokens: names of `POOLINGS`, in whatever order."""
@@ -82,7 +82,7 @@ class Genotype:
         return tuple(name for name in (*self.reads, *names) if name not in (IDENTITY, NONE))
 
     def config(self) -> dict[str, Any]:
-        """What a `CellConfig` says of it."""
+        """The fields of a `CellConfig` that this genotype sets."""
         return {
             "hidden_size": self.width,
             "operations": self.operations,
@@ -98,22 +98,22 @@ class Genotype:
         return {"recurrent": True, **reads} if self.recurrent else {}
 
     def to_json(self) -> str:
-        """One line."""
+        """Write one line of JSON."""
         graph = {"nodes": Graph(self.nodes).to_list()} if self.nodes else {}
-        known = {name: getattr(self, name) for name in ("operations", "pooling", "bigrams")}
-        return json.dumps({"width": self.width, **known, **graph, **self._recurrence()})
+        fields = {name: getattr(self, name) for name in ("operations", "pooling", "bigrams")}
+        return json.dumps({"width": self.width, **fields, **graph, **self._recurrence()})
 
     @classmethod
     def from_json(cls, text: str) -> "Genotype":
-        """What `to_json` wrote. Raises UserError for anything else."""
+        """Read `to_json`. Raises UserError for anything else."""
         try:
-            said = json.loads(text)
-            nodes = Graph.from_list(said.get("nodes", ())).nodes
-            pooling = tuple(map(str, said.get("pooling", ("mean", "max"))))
-            names, bigrams = tuple(map(str, said["operations"])), int(said.get("bigrams", 0))
-            recurrent, window = bool(said.get("recurrent", False)), int(said.get("window", 0))
-            reads = tuple(map(str, said.get("reads", ())))
-            return cls(int(said["width"]), names, nodes, pooling, bigrams, recurrent, reads, window)
+            given = json.loads(text)
+            nodes = Graph.from_list(given.get("nodes", ())).nodes
+            pooling = tuple(map(str, given.get("pooling", ("mean", "max"))))
+            names, bigrams = tuple(map(str, given["operations"])), int(given.get("bigrams", 0))
+            recurrent, window = bool(given.get("recurrent", False)), int(given.get("window", 0))
+            width, reads = int(given["width"]), tuple(map(str, given.get("reads", ())))
+            return cls(width, names, nodes, pooling, bigrams, recurrent, reads, window)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"this is not a genotype: {text[:80]!r}") from error
 
@@ -121,7 +121,7 @@ class Genotype:
         """The width of each block, under the name of its operation; 0 where it has another."""
         names = ["formula" if is_formula(name) else name for name in self.blocks]
         return {
-            name: tuple(self.width if name == own else 0 for own in names)
+            name: tuple(self.width if name == block else 0 for block in names)
             for name in dict.fromkeys(names)
         }
 
@@ -136,13 +136,13 @@ def check_operations(names: Sequence[str]) -> None:
             raise UserError(f"operation '{name[:80]}' is not a formula: {error}") from error
 
 
-def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+def check_names(kind: str, names: Sequence[str], allowed: Sequence[str]) -> None:
     """Raises UserError for the first name that is not known."""
     for name in names:
-        if name not in known:
+        if name not in allowed:
             raise UserError(
-                f"there is no {kind} '{name}'{did_you_mean(name, known)}; they are "
-                f"{', '.join(known)}"
+                f"there is no {kind} '{name}'{did_you_mean(name, allowed)}; they are "
+                f"{', '.join(allowed)}"
             )
 
 

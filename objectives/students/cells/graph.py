@@ -39,7 +39,7 @@ class Node:
 
 
 class _Edge(NamedTuple):
-    """What a node reads, and what it does with it."""
+    """A state that a node reads, and the operation on it."""
 
     state: int
     operation: str
@@ -53,7 +53,7 @@ _Edges = dict[int, tuple[str, list[_Edge]]]
 
 @dataclass(frozen=True)
 class Graph:
-    """One cell."""
+    """A cell: nodes over its inputs."""
 
     nodes: tuple[Node, ...] = ()
     inputs: int = 1
@@ -100,7 +100,7 @@ class Graph:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Of each state, the nodes on the longest way to it."""
+        """Number of nodes on the longest way to each state."""
         depths = [0] * self.inputs
         for node in self.nodes:
             depths.append(1 + max(depths[state] for state in node.inputs))
@@ -115,26 +115,26 @@ class Graph:
 
     @classmethod
     def from_list(cls, nodes: Sequence[Mapping[str, Any]], inputs: int = 1) -> "Graph":
-        """What `to_list` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        """Read `to_list`. Raises ValueError, KeyError or TypeError for anything else."""
         return cls(tuple(Node(**node) for node in nodes), inputs)
 
     def canonical(self) -> "Graph":
-        """The one spelling of all graphs that are this model: without what gives nothing, without
-        nodes that only pass a state on, inputs of a node in order, and of all orders of the nodes
-        the one that comes first."""
+        """The one spelling of all graphs that are this model."""
+        # Without what gives nothing and nodes that only pass a state on, inputs in order, and of
+        # all orders of the nodes the one that comes first.
         return self.with_sources()[0]
 
     def with_sources(self) -> tuple["Graph", tuple[tuple[int, int], ...]]:
         """The canonical graph, and of each of its edges, node by node, the number of the node that
         it was here, and its place there."""
-        kept = self._kept()
-        order = _first_order(kept, self.inputs)
+        live = self._kept()
+        order = _first_order(live, self.inputs)
         placed = {state: state for state in range(self.inputs)}
         placed |= {state: self.inputs + number for number, state in enumerate(order)}
         nodes: list[Node] = []
         sources: list[tuple[int, int]] = []
         for state in order:
-            combination, edges = kept[state]
+            combination, edges = live[state]
             edges = sorted(edge._replace(state=placed[edge.state]) for edge in edges)
             states, names, of_edges = zip(*edges, strict=True)
             nodes.append(Node(states, names, combination))
@@ -157,38 +157,37 @@ class Graph:
 
     def _kept(self) -> _Edges:
         """The nodes that are left without those that only pass a state on."""
-        kept = self._live()
-        while (idle := next((s for s in kept if self._passes_on(s, kept)), None)) is not None:
-            _, edges = kept.pop(idle)
-            for state, (combination, own) in kept.items():
-                renamed = [e._replace(state=edges[0].state) if e.state == idle else e for e in own]
-                kept[state] = combination, renamed
-        return kept
+        live = self._live()
+        while (idle := next((s for s in live if self._passes_on(s, live)), None)) is not None:
+            _, edges = live.pop(idle)
+            for state, (combination, reads) in live.items():
+                passed = edges[0].state
+                renamed = [e._replace(state=passed) if e.state == idle else e for e in reads]
+                live[state] = combination, renamed
+        return live
 
-    def _passes_on(self, state: int, kept: _Edges) -> bool:
+    def _passes_on(self, state: int, live: _Edges) -> bool:
         """Whether without this node its readers, or the output, would be the same."""
-        combination, edges = kept[state]
+        combination, edges = live[state]
         if any(edge.operation != IDENTITY for edge in edges):
             return False
-        readers = Counter(e.state for _, own in kept.values() for e in own)
+        readers = Counter(e.state for _, reads in live.values() for e in reads)
         if readers[state]:
             return len(edges) == 1
-        if len(kept) == 1:  # the last input is then the output by itself
+        if len(live) == 1:  # the last input is then the output by itself
             return len(edges) == 1 and edges[0].state == self.inputs - 1
         alone = all(e.state >= self.inputs and readers[e.state] == 1 for e in edges)
-        outputs = sum(not readers[other] for other in kept)
+        outputs = sum(not readers[other] for other in live)
         return alone and (len(edges) == 1 or (combination == "mean" and outputs == 1))
 
 
-def _first_order(kept: _Edges, inputs: int) -> list[int]:
-    """The order in which each state comes after those that it reads and, of all that may come next,
-    the one whose sorted edges and combination come first; of several, that whose place in the whole
-    graph does."""
+def _first_order(nodes: _Edges, inputs: int) -> list[int]:
+    """Topological order whose sorted edges and combinations come first; ties by colour."""
     order: list[int] = []
-    while len(order) < len(kept):
+    while len(order) < len(nodes):
         placed = {state: state for state in range(inputs)}
         placed |= {state: inputs + number for number, state in enumerate(order)}
-        colours = _colours(kept, placed)
+        colours = _colours(nodes, placed)
         ready = [
             (
                 sorted((placed[e.state], e.operation) for e in edges),
@@ -196,26 +195,26 @@ def _first_order(kept: _Edges, inputs: int) -> list[int]:
                 colours[state],
                 state,
             )
-            for state, (combination, edges) in kept.items()
+            for state, (combination, edges) in nodes.items()
             if state not in placed and all(e.state in placed for e in edges)
         ]
         order.append(min(ready)[-1])
     return order
 
 
-def _colours(kept: _Edges, placed: Mapping[int, int]) -> dict[int, int]:
-    """Numbers of the states that hang on what they read and who reads them, not on their spelling:
-    colour refinement (Weisfeiler & Leman 1968), from those that have a place. Two states of one
-    number can change places in every cell that is small enough to be one."""
-    colours = {**dict.fromkeys(kept, len(kept) + len(placed)), **placed}
+def _colours(nodes: _Edges, placed: Mapping[int, int]) -> dict[int, int]:
+    """Colour refinement (Weisfeiler & Leman 1968): numbers of states that do not hang on their
+    spelling."""
+    # Two states of one number can change places in every cell that is small enough to be one.
+    colours = {**dict.fromkeys(nodes, len(nodes) + len(placed)), **placed}
     while True:
         readers: dict[int, list[tuple[str, int]]] = {state: [] for state in colours}
-        for state, (_, edges) in kept.items():
+        for state, (_, edges) in nodes.items():
             for edge in edges:
                 readers[edge.state].append((edge.operation, colours[state]))
         rows = {}
         for state, colour in colours.items():
-            combination, edges = kept.get(state, ("", []))
+            combination, edges = nodes.get(state, ("", []))
             read = sorted((edge.operation, colours[edge.state]) for edge in edges)
             rows[state] = (colour, combination, tuple(read), tuple(sorted(readers[state])))
         ranks = {row: rank for rank, row in enumerate(sorted(set(rows.values())))}

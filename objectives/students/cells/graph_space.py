@@ -38,11 +38,14 @@ class GraphSpace:
 
     def __post_init__(self) -> None:
         check_types(self)
-        known = set(self.combinations) <= set(COMBINATIONS)
+        in_table = set(self.combinations) <= set(COMBINATIONS)
         check_ranges(
             self,
             operations=(len(set(self.operations)) == len(self.operations) > 0, "different names"),
-            combinations=(known and bool(self.combinations), f"some of {', '.join(COMBINATIONS)}"),
+            combinations=(
+                in_table and bool(self.combinations),
+                f"some of {', '.join(COMBINATIONS)}",
+            ),
             cells=(
                 all(a < b for a, b in pairwise((-1, *self.cells))) and self.cells[-1:] > (0,),
                 "numbers, rising, the last > 0",
@@ -61,8 +64,8 @@ class GraphSpace:
                 places[f"nodes[{number}].operations[{edge}]"] = self.operations
             places[f"nodes[{number}].combination"] = self.combinations
         for place, name in enumerate(READS if self.reads else ()):
-            whole = tuple(own for own in self.reads if own != NONE)
-            places[f"reads[{place}]"] = self.reads if name in WINDOWS else whole
+            operations = tuple(operation for operation in self.reads if operation != NONE)
+            places[f"reads[{place}]"] = self.reads if name in WINDOWS else operations
         return {**places, "cells": self.cells}
 
     @cached_property
@@ -152,8 +155,8 @@ class GraphSpace:
         nodes: list[Node] = []
         given = [0] * self.inputs
         for needed in self._needed((*cell.nodes, passed), cells):
-            own = range(len(nodes) + 1, len(nodes) + 1 + len(cell.nodes))
-            states = [*given[len(given) - self.inputs :], *own]
+            numbers = range(len(nodes) + 1, len(nodes) + 1 + len(cell.nodes))
+            states = [*given[len(given) - self.inputs :], *numbers]
             for node in (*cell.nodes, passed):
                 names = node.operations if needed else (NONE,) * len(node.inputs)
                 nodes.append(Node(tuple(states[s] for s in node.inputs), names, node.combination))
@@ -163,7 +166,7 @@ class GraphSpace:
         return Graph(tuple(nodes))
 
     def _needed(self, nodes: Sequence[Node], cells: int) -> list[bool]:
-        """Of each of the cells whether the last one is made of it; `nodes` are those of a cell."""
+        """Whether the last cell is made of each of the cells; `nodes` are those of one."""
         edges = [e for node in nodes for e in zip(node.inputs, node.operations, strict=True)]
         read = {
             state - self.inputs for state, name in edges if name != NONE and state < self.inputs
@@ -214,12 +217,12 @@ class GraphSpace:
             if len(node.inputs) > 1:
                 choices[f"nodes[{number}].combination"] = node.combination
         for name, choice in choices.items():
-            if choice != NONE and choice not in (there := self.all_places.get(name, ())):
-                raise ValueError(f"{name} is {choice!r}; the space has {list(there)}")
+            if choice != NONE and choice not in (options := self.all_places.get(name, ())):
+                raise ValueError(f"{name} is {choice!r}; the space has {list(options)}")
         return {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
 
     def reads_of(self, choices: Mapping[str, Any]) -> tuple[str, ...]:
-        """What a recurrent cell does with each of its reads.
+        """Operations of a recurrent cell on each of its reads.
 
         Args:
             choices: one of each place; where there is none, the first is taken.
@@ -227,8 +230,8 @@ class GraphSpace:
         Returns:
             An operation of each of `READS`, or nothing if the space has none.
         """
-        own = [place for place in self.all_places if place.startswith("reads[")]
-        return tuple(choices.get(place, self.all_places[place][0]) for place in own)
+        reads = [place for place in self.all_places if place.startswith("reads[")]
+        return tuple(choices.get(place, self.all_places[place][0]) for place in reads)
 
     def drawn(self, random: Random) -> dict[str, Any]:
         """Choices at random, each place for itself, each choice as likely.
@@ -242,7 +245,7 @@ class GraphSpace:
         return {place: random.choice(all_) for place, all_ in self.all_places.items()}
 
     def one_hot(self, choices: Mapping[str, Any]) -> dict[str, list[float]]:
-        """What a super-net takes for some choices.
+        """One-hot weights of some choices, as a super-net takes them.
 
         Args:
             choices: one of each place; where there is none, the first is taken.

@@ -1,9 +1,6 @@
-"""What an edge of a cell may do with a sequence: the table of operations.
-
-An operation takes the hidden states, (B, S, D), 0 at padding, and the mask, (B, S, 1) of 1 and 0;
-it gives (B, S, D), anything at padding. This file imports torch alone: an exported model carries a
-copy of it.
-"""
+"""Operations that an edge of a cell may do with a sequence. Each takes hidden states (B, S, D), 0
+at padding, and the mask (B, S, 1) of 1 and 0, and gives (B, S, D), anything at padding. This file
+imports torch alone: an exported model carries a copy of it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -92,9 +89,10 @@ class GatedUnit(nn.Module):
 
 
 class Highway(nn.Module):
-    """s + sigmoid(c) (a(h) - s) of a state s, with [c, h] = s W and an activation a: each position
-    for itself (a node of ENAS, Pham et al. 2018, and of DARTS' recurrent cell, Liu et al. 2019).
-    There all activations of an edge share W; here each has its own."""
+    """s + sigmoid(c) (a(h) - s) of a state s, [c, h] = s W, activation a (Pham et al. 2018; Liu et
+    al. 2019)."""
+
+    # There all activations of an edge share W; here each has its own.
 
     def __init__(self, width: int, activation: Callable[[Tensor], Tensor]):
         super().__init__()

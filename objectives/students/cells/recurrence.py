@@ -18,14 +18,14 @@ _After = Callable[[Tensor, _Given], Tensor]
 def _looped(after: _After, state: Tensor, rows: _Given) -> Tensor:
     """The states of all rows, stacked. A compiler would write the loop out, in minutes."""
     states = []
-    for given in zip(*(own.unbind() for own in rows), strict=True):
+    for given in zip(*(row.unbind() for row in rows), strict=True):
         state = after(state, given)
         states.append(state)
     return torch.stack(states)
 
 
 def _scanned(after: _After, state: Tensor, rows: _Given) -> Tensor:
-    """The same as one node of a graph, which takes any number of rows: for an export."""
+    """`_looped` as one node of a graph, which takes any number of rows: for an export."""
     from torch._higher_order_ops import scan
 
     def twice(state: Tensor, given: _Given) -> tuple[Tensor, Tensor]:
@@ -36,9 +36,9 @@ def _scanned(after: _After, state: Tensor, rows: _Given) -> Tensor:
     return states
 
 
-def _product(one: Tensor | None, other: Tensor | None) -> Tensor:
-    assert one is not None
-    return one if other is None else one * other
+def _product(factor: Tensor | None, other: Tensor | None) -> Tensor:
+    assert factor is not None
+    return factor if other is None else factor * other
 
 
 def over_tokens(
@@ -49,19 +49,11 @@ def over_tokens(
     read: Callable[[int, Tensor, Tensor], Tensor | None] | None = None,
     window: int = 1,
 ) -> Tensor:
-    """Hidden states of a recurrent cell, (B, S, D), 0 at padding.
-
-    Args:
-        join: W, of 2 D inputs and outputs.
-        hidden_BSD: the tokens x_t.
-        mask_BS1: 1, or 0 for padding, at which the state before it stays.
-        step: what makes h_t, (B, 1, D), of h + c (tanh(u) - h), (B, 1, D), and of the mask,
-            (B, 1, 1), where [c, u] = [x, h] W with a sigmoid on c.
-        read: where given, h = read(0, h_{t-1}) read(1, mean of x_{t-m} to x_{t-1}) and
-            x = read(2, x_t) read(3, mean of h_{t-m} to h_{t-1}), with 0 before the text, None
-            being 1; else h = h_{t-1} and x = x_t.
-        window: m.
-    """
+    """Hidden states (B, S, D) of a recurrent cell, 0 at padding; `join` is W, of 2 D inputs and
+    outputs."""
+    # `step` makes h_t of h + c (tanh(u) - h), where [c, u] = [x, h] W with a sigmoid on c. With
+    # `read`, h = read(0, h_{t-1}) read(1, mean of x_{t-m} to x_{t-1}) and x = read(2, x_t) read(3,
+    # mean of h_{t-m} to h_{t-1}), None being 1 and m the `window`; else h = h_{t-1} and x = x_t.
     of_token_ED, of_state_ED = join.weight.chunk(2, dim=1)
     masks_SB11 = mask_BS1.transpose(0, 1)[:, :, None].contiguous()
     if read is None:
@@ -73,12 +65,12 @@ def over_tokens(
         tokens.append(before_BSD.transpose(0, 1)[:, :, None].contiguous())
 
     def after(memory_BMD: Tensor, given: _Given) -> Tensor:
-        *own, mask_B11, there_B11 = given
+        *tokens_given, mask_B11, there_B11 = given
         state_B1D = memory_BMD[:, -1:]
         if read is None:
-            joined_B1E = own[0] + nn.functional.linear(state_B1D, of_state_ED)
+            joined_B1E = tokens_given[0] + nn.functional.linear(state_B1D, of_state_ED)
         else:
-            token_B1D, before_B1D = own
+            token_B1D, before_B1D = tokens_given
             past_B1D = memory_BMD.mean(1, keepdim=True)
             state_B1D = _product(read(0, state_B1D, mask_B11), read(1, before_B1D, mask_B11))
             token_B1D = _product(read(2, token_B1D, mask_B11), read(3, past_B1D, mask_B11))

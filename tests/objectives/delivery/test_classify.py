@@ -15,7 +15,7 @@ import pandas
 import pytest
 
 from objectives.delivery.deployed import stage_of, write_classifier
-from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pretrained import Checkpoint
 from tests.conftest import planted_rows
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
@@ -52,7 +52,7 @@ def alone(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(made, folder / "model.onnx")
-    stage = stage_of(folder, "model.onnx", load_tokenizer(tiny_bert), 24)
+    stage = stage_of(folder, "model.onnx", Checkpoint(tiny_bert).tokenizer, 24)
     write_classifier(folder, [stage], LABELS)
     return folder
 

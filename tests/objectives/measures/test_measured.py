@@ -17,7 +17,7 @@ from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.linears import matmuls
-from objectives.students.bert.pretrained import load_classifier
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pruned_bert import PrunedBertAttention
 from tests.bert_variants import write_variant
 from tests.conftest import TINY
@@ -60,7 +60,7 @@ def test_a_model_of_another_kind_is_measured() -> None:
 
 
 def test_a_projection_of_the_embeddings_counts(tmp_path: Path) -> None:
-    model = as_bert(load_classifier(write_variant("electra", tmp_path, ["no", "yes"])))
+    model = as_bert(Checkpoint(write_variant("electra", tmp_path, ["no", "yes"])).load_classifier())
     shape = shape_of(model.config)
     assert shape.embedding
     assert measured_flops(model, 8) == Flops(shape, 8).full

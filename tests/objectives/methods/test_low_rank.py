@@ -32,10 +32,10 @@ from objectives.methods.polish import Polish
 from objectives.problem import Problem
 from objectives.pruning.importance import directions
 from objectives.search_method import SearchFailure, SearchResult
+from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.exporting import plain_bert
-from objectives.students.bert.family import BERT
 from objectives.students.bert.linears import LINEARS, matmuls
 from objectives.training.stages import Stage
 from tests.conftest import TINY

@@ -27,7 +27,7 @@ from objectives.pruning.staged_method import StagedMethod
 from objectives.search_method import SearchFailure, SearchResult, populations
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut, shape_of
-from objectives.students.bert.pretrained import Classifier
+from objectives.students.bert.pretrained import Checkpoint, Classifier
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss, prediction_loss
@@ -346,7 +346,7 @@ def test_a_student_that_is_deeper_and_thinner_learns_by_a_hint(
     """FitNets: nothing above the middle layer moves, and what is there comes nearer."""
     names = [str(n) for n in range(TINY.labels)]
     folder = write_student(tiny_bert, tmp_path, names, layers=5)
-    student = load_student(folder, names, 0)
+    student = load_student(Checkpoint(folder), names, 0)
     fitted = replace(problem, student=student, student_is_new=True)
     hint = Stage(name="hint", epochs=4, learning_rate=3e-3, loss="hint")
     method = RandomPruning(target_ratio=1.0, batch_size=16, stages=(hint,))

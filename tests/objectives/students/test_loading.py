@@ -29,7 +29,7 @@ from transformers import (
 from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.session import Session
-from objectives.students.bert.pretrained import check_classifier, load_classifier
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.loading import PICKLED
 from objectives.text.task import Task
 from objectives.workbench.inputs import read_inputs
@@ -250,9 +250,9 @@ REFUSED: dict[str, tuple[Damage, str]] = {
 def test_a_checkpoint_is_read_as_it_was(damage: Damage, sound: Path, tmp_path: Path) -> None:
     folder = copytree(sound, tmp_path / "model")
     damage(folder)
-    check_classifier(str(folder))
+    Checkpoint(str(folder)).check_classifier()
     expected = logits(BertForSequenceClassification.from_pretrained(sound))
-    for model in (load_classifier(str(folder)), load_model(folder)):
+    for model in (Checkpoint(str(folder)).load_classifier(), load_model(folder)):
         torch.testing.assert_close(logits(model), expected, atol=1e-6, rtol=0)
         assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
@@ -265,7 +265,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
     folder = copytree(sound, tmp_path / "model")
     damage(folder)
     with pytest.raises(UserError, match=message) as refused:
-        check_classifier(str(folder))
+        Checkpoint(str(folder)).check_classifier()
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "it-was-run").exists()
 
@@ -293,7 +293,7 @@ def test_what_is_loaded_without_a_check_is_refused_too(
 ) -> None:
     folder, (damage, message) = copytree(sound, tmp_path / "model"), REFUSED[name]
     damage(folder)
-    for load in (lambda: load_classifier(str(folder)), lambda: load_model(folder)):
+    for load in (lambda: Checkpoint(str(folder)).load_classifier(), lambda: load_model(folder)):
         with pytest.raises(UserError, match=message):
             load()
 
@@ -312,17 +312,17 @@ def test_compress_refuses_a_damaged_checkpoint_in_one_line(
 def test_masks_that_a_decoder_once_saved_are_no_weights(tmp_path: Path) -> None:
     sizes = GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=48)
     GPT2ForSequenceClassification(sizes).save_pretrained(tmp_path)
-    expected = logits(load_classifier(str(tmp_path)))
+    expected = logits(Checkpoint(str(tmp_path)).load_classifier())
     masks = {f"transformer.h.0.attn.{name}": torch.ones(1) for name in ("bias", "masked_bias")}
     weights(lambda state: state | masks)(tmp_path)
-    assert torch.equal(logits(load_classifier(str(tmp_path))), expected)
+    assert torch.equal(logits(Checkpoint(str(tmp_path)).load_classifier()), expected)
 
 
 def test_a_head_of_pretraining_is_no_wrapped_classifier(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     model = AlbertForPreTraining(AlbertConfig(vocab_size=9, num_hidden_layers=1, **sizes))
     model.save_pretrained(tmp_path)  # it has a sop_classifier.classifier
-    check_classifier(str(tmp_path))
+    Checkpoint(str(tmp_path)).check_classifier()
 
 
 @pytest.mark.parametrize("kind", [BertModel, BertForMaskedLM])
@@ -331,11 +331,11 @@ def test_a_pretrained_model_gets_a_new_head_and_lacks_nothing_else(
 ) -> None:
     folder = copytree(sound, tmp_path / "model")
     kind.from_pretrained(folder).save_pretrained(folder)
-    check_classifier(str(folder))
+    Checkpoint(str(folder)).check_classifier()
     before = load_file(folder / WEIGHTS)
     body = "" if kind is BertModel else "bert."
     embeddings = f"{body}embeddings.word_embeddings.weight"
-    model = load_classifier(str(folder), ["a", "b"])
+    model = Checkpoint(str(folder)).load_classifier(["a", "b"])
     assert torch.equal(model.get_input_embeddings().weight, before[embeddings])
     for damage, message in (
         (without(f"{body}encoder.layer.1."), "lack the weight"),
@@ -343,12 +343,12 @@ def test_a_pretrained_model_gets_a_new_head_and_lacks_nothing_else(
     ):
         damage(copytree(folder, tmp_path / message))
         with pytest.raises(UserError, match=message):
-            check_classifier(str(tmp_path / message))
+            Checkpoint(str(tmp_path / message)).check_classifier()
 
 
 def test_a_pooler_that_a_roberta_left_over_does_not_matter(tmp_path: Path) -> None:
     folder = Path(write_variant("roberta", tmp_path / "roberta", ["a", "b"]))
-    expected = logits(load_classifier(str(folder)))
+    expected = logits(Checkpoint(str(folder)).load_classifier())
     weights(lambda s: s | {"roberta.pooler.dense.weight": torch.ones(2, 2)})(folder)
-    check_classifier(str(folder))
-    assert torch.equal(logits(load_classifier(str(folder))), expected)
+    Checkpoint(str(folder)).check_classifier()
+    assert torch.equal(logits(Checkpoint(str(folder)).load_classifier()), expected)

@@ -21,8 +21,13 @@ from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.progress import SilentProgress
 from objectives.session import Session
-from objectives.text.augmentation import Augmentation, Augmenter, augment, read_augmentation
-from objectives.text.replacements import find_options
+from objectives.text.augmentation import (
+    Augmentation,
+    Augmenter,
+    augment,
+    find_options,
+    read_augmentation,
+)
 from objectives.text.task import Examples, Task
 from objectives.workbench.inputs import Inputs, read_inputs
 from objectives.workbench.teacher import Teacher

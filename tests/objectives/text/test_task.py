@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from objectives.errors import UserError
 from objectives.metric import metric_value
-from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import load
 from objectives.text.task import ROLES, Examples, LabelledText, Task, tokenise
 from tests.conftest import planted_rows
@@ -176,14 +176,14 @@ def test_pairs_of_sentences_are_distinct_as_pairs(tiny_bert: str) -> None:
     text = load(task_of(pairs, text=("first", "second")))
     assert ("bab", "text 0") in {row for rows in texts_of(text).values() for row in rows}
     pair = Examples([("bab bel", "dab")], np.array([0]))
-    split = tokenise(pair, "train", load_tokenizer(tiny_bert), 16)
+    split = tokenise(pair, "train", Checkpoint(tiny_bert).tokenizer, 16)
     (types,) = split.token_type_ids  # [CLS] bab bel [SEP] dab [SEP]
     assert list(types) == [0, 0, 0, 0, 1, 1]
 
 
 def test_tokens_end_at_the_longest_length(tiny_bert: str) -> None:
     examples = Examples([("bab " * 30,), ("joy",)], np.array([0, 2]))
-    split = tokenise(examples, "alpha", load_tokenizer(tiny_bert), 12)
+    split = tokenise(examples, "alpha", Checkpoint(tiny_bert).tokenizer, 12)
     assert (split.role, split.max_length) == ("alpha", 12)
     assert [len(ids) for ids in split.input_ids] == [12, 3]
     assert split.labels.tolist() == [0, 2]
@@ -192,7 +192,7 @@ def test_tokens_end_at_the_longest_length(tiny_bert: str) -> None:
 def test_texts_that_are_cut_off_are_counted_and_those_that_just_fit_are_not(
     tiny_bert: str,
 ) -> None:
-    tokenizer, labels = load_tokenizer(tiny_bert), np.zeros(4, dtype=np.int64)
+    tokenizer, labels = Checkpoint(tiny_bert).tokenizer, np.zeros(4, dtype=np.int64)
     words = [("bab " * length,) for length in (9, 10, 11, 30)]  # [CLS] and [SEP] beside them
     split = tokenise(Examples(words, labels), "train", tokenizer, 12)
     assert [len(ids) for ids in split.input_ids] == [11, 12, 12, 12]
@@ -222,7 +222,7 @@ def test_labels_that_are_numbers_stay_numbers(tiny_bert: str) -> None:
     grades = dict(zip(graded()["text"], graded()["label"], strict=True))
     for role, examples in text.roles.items():
         wanted = [grades[text] for (text,) in examples.texts]
-        split = tokenise(examples, role, load_tokenizer(tiny_bert), 12)
+        split = tokenise(examples, role, Checkpoint(tiny_bert).tokenizer, 12)
         assert split.regression
         assert split.labels.dtype == np.float32
         np.testing.assert_allclose(split.labels, wanted, rtol=1e-6)

@@ -19,7 +19,7 @@ from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.architecture import units_of
-from objectives.students.bert.pretrained import load_classifier
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.data import Batch
 from objectives.training.population import Population, Trace
 from objectives.training.stages import Loss, Stage
@@ -72,7 +72,7 @@ def test_logits_and_gradients_differ_by_rounding_alone(
 @pytest.mark.parametrize("students", [1, 2])
 def test_a_trace_is_float32(batch: Batch, tmp_path: Path, kind: str, students: int) -> None:
     """ELECTRA's embeddings end in a matmul."""
-    model = as_bert(load_classifier(write_variant(kind, tmp_path / kind, ["a", "b"])))
+    model = as_bert(Checkpoint(write_variant(kind, tmp_path / kind, ["a", "b"])).load_classifier())
     ids = batch.input_ids.clamp(max=model.config.vocab_size - 1)
     trace = Trace()
     population = Population.of([model] * students, torch.bfloat16)

@@ -53,7 +53,7 @@ def test_a_classifier_of_any_kind_answers_as_in_transformers(
     inputs = read_inputs(task, Teacher(checkpoint=folder))
     answering = inputs.answering(inputs.split("train"), Session(cache=tmp_path / "cache"))
     rows = inputs.text.roles["select"]
-    said = answering.said(inputs.split("select"), rows, "select")
+    said = answering.answer(inputs.split("select"), rows)
     wanted = logits_of_transformers(folder, [text for (text,) in rows.texts])
     assert wanted.std() > 0.1
     torch.testing.assert_close(said, wanted, rtol=1e-4, atol=1e-4)
@@ -72,7 +72,7 @@ def answers_of(folder: str, task: Task, cache: Path, *texts: str) -> torch.Tenso
     rows = replace(rows, texts=[*((text,) for text in texts), *rows.texts[len(texts) :]])
     inputs = replace(inputs, text=replace(inputs.text, roles={**inputs.text.roles, "select": rows}))
     answering = inputs.answering(inputs.split("train"), Session(cache=cache))
-    return answering.said(inputs.split("select"), rows, "select")
+    return answering.answer(inputs.split("select"), rows)
 
 
 def test_a_decoder_finds_the_last_word_by_the_padding_of_its_tokenizer(
@@ -123,7 +123,7 @@ def test_an_ensemble_says_the_mean_of_the_probabilities(task: Task, tmp_path: Pa
     inputs = read_inputs(task, Teacher(ensemble=tuple(folders)))
     answering = inputs.answering(inputs.split("train"), Session(cache=tmp_path / "cache"))
     rows = inputs.text.roles["select"]
-    said = answering.said(inputs.split("select"), rows, "select").softmax(-1)
+    said = answering.answer(inputs.split("select"), rows).softmax(-1)
     texts = [text for (text,) in rows.texts]
     each = [logits_of_transformers(folder, texts).softmax(-1) for folder in folders]
     torch.testing.assert_close(said, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)

@@ -15,7 +15,7 @@ from objectives.errors import UserError
 from objectives.measures.evaluate import metric_of, predict
 from objectives.session import Session
 from objectives.students.bert.exporting import save_model
-from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.task import Examples, tokenise
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import prepare
@@ -47,7 +47,7 @@ def test_a_long_text_keeps_a_quarter_of_the_room_for_its_head(
 ) -> None:
     rows = Examples([(text,) for text in planted_rows()["text"]], np.zeros(400, int))
     for folder in (tiny_bert, write_classifier("xlnet", tmp_path / "xlnet")):
-        tokenizer = load_tokenizer(folder)
+        tokenizer = Checkpoint(folder).tokenizer
         whole = tokenise(rows, "select", tokenizer, 512)
         split = tokenise(rows, "select", tokenizer, length, "head+tail")
         assert 0 < split.truncated < 400

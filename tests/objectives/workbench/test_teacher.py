@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerBase
 
 from objectives import device
 from objectives.device import Precision
 from objectives.errors import UserError
 from objectives.metric import Metric
 from objectives.session import Session
-from objectives.students.bert import pretrained
-from objectives.students.bert.pretrained import label_order
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.data import Split
 from objectives.text.task import ROLES, Examples, LabelledText
 from objectives.workbench.teacher import (
@@ -227,11 +226,13 @@ def test_an_interrupted_fine_tuning_leaves_nothing_behind(
 def test_a_disk_that_refuses_the_teacher_keeps_nothing_half_written(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(checkpoint: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretrained, "load_tokenizer", refuse)  # comes after the weights
+        patched.setattr(
+            PreTrainedTokenizerBase, "save_pretrained", refuse
+        )  # comes after the weights
         with pytest.raises(OSError, match="No space left"):
             load()
     assert list(tmp_path.iterdir()) == []
@@ -284,16 +285,16 @@ def test_a_teacher_that_may_be_no_better_than_one_answer_is_noted(
 
 def test_labels_are_matched_by_name(fine_tuned: str, tmp_path: Path) -> None:
     turned = relabelled(fine_tuned, tmp_path, ["sad", "happy", "neutral"])
-    assert label_order(fine_tuned, ["happy", "neutral", "sad"]) == [0, 1, 2]
-    assert label_order(turned, ["happy", "neutral", "sad"]) == [1, 2, 0]
-    assert label_order(turned, ["sad", "happy"]) == [0, 1]
+    assert Checkpoint(fine_tuned).label_order(["happy", "neutral", "sad"]) == [0, 1, 2]
+    assert Checkpoint(turned).label_order(["happy", "neutral", "sad"]) == [1, 2, 0]
+    assert Checkpoint(turned).label_order(["sad", "happy"]) == [0, 1]
 
 
 def test_labels_that_nobody_named_match_by_index(
     load: Load, fine_tuned: str, tmp_path: Path
 ) -> None:
     unnamed = relabelled(fine_tuned, tmp_path / "unnamed", [f"LABEL_{i}" for i in range(3)])
-    assert label_order(unnamed, LABELS) == [0, 1, 2]
+    assert Checkpoint(unnamed).label_order(LABELS) == [0, 1, 2]
     model, _ = load(checkpoint=unnamed)
     assert model.config.id2label == dict(enumerate(LABELS))
     (note,) = teacher_notes(Teacher(checkpoint=unnamed), LABELS)
@@ -313,7 +314,7 @@ def test_labels_match_by_index_all_or_none(fine_tuned: str, tmp_path: Path) -> N
         with pytest.raises(
             UserError, match=r"does not know the label\(s\) (LABEL_3|0) of the task"
         ):
-            label_order(checkpoint, names)
+            Checkpoint(checkpoint).label_order(names)
 
 
 @pytest.mark.parametrize("outputs", [["a", "a", "b"], ["a", "b", "b "]])
@@ -339,15 +340,15 @@ def test_outputs_that_are_not_numbered_from_0_are_refused(fine_tuned: str, tmp_p
 
 def test_blanks_around_the_name_of_an_output_do_not_count(fine_tuned: str, tmp_path: Path) -> None:
     blank = relabelled(fine_tuned, tmp_path, [" sad", "happy ", "neutral"])
-    assert label_order(blank, ["happy", "neutral", "sad"]) == [1, 2, 0]
+    assert Checkpoint(blank).label_order(["happy", "neutral", "sad"]) == [1, 2, 0]
 
 
 def test_labels_that_are_the_numbers_of_the_outputs_match_by_index(
     fine_tuned: str, tmp_path: Path
 ) -> None:
-    assert label_order(fine_tuned, ["0", "1", "2"]) == [0, 1, 2]
+    assert Checkpoint(fine_tuned).label_order(["0", "1", "2"]) == [0, 1, 2]
     turned = relabelled(fine_tuned, tmp_path, ["2", "0", "1"])
-    assert label_order(turned, ["0", "1", "2"]) == [1, 2, 0]
+    assert Checkpoint(turned).label_order(["0", "1", "2"]) == [1, 2, 0]
     for numbers in (["1", "2", "3"], ["0", "1"]):
         with pytest.raises(UserError, match="rename those of the data, or id2label in its config"):
             check_labels(Teacher(checkpoint=fine_tuned), numbers)

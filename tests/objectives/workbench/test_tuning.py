@@ -66,7 +66,7 @@ def test_the_kept_teacher_is_that_of_its_settings_and_its_loss_that_of_its_answe
         given = inputs.split("train"), Session(cache=tmp_path)
         select = inputs.split("select")
         answering = inputs.answering(*given, fine_tune=fine_tune)
-        return answering.said(select, inputs.text.roles["select"], "select")
+        return answering.answer(select, inputs.text.roles["select"])
 
     tuned = read_inputs(task, Teacher(checkpoint=checkpoint, trials=3))
     tune(tuned, Session(cache=tmp_path), choose)

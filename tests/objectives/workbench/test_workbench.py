@@ -35,7 +35,7 @@ from objectives.measures.measured import WrongCostError
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut, shape_of
-from objectives.students.bert.pretrained import load_tokenizer, take_outputs
+from objectives.students.bert.pretrained import Checkpoint, take_outputs
 from objectives.text.data import Split
 from objectives.text.roles import load
 from objectives.text.task import Task, tokenise
@@ -224,7 +224,7 @@ def test_a_token_that_the_model_has_no_embedding_of_is_named(
     tiny_bert: str, planted_task: Task, tmp_path: Path
 ) -> None:
     folder = str(copytree(tiny_bert, tmp_path / "grown"))
-    tokenizer = load_tokenizer(folder)
+    tokenizer = Checkpoint(folder).tokenizer
     tokenizer.add_tokens(["nowhere"])
     tokenizer.save_pretrained(folder)
     size = BertConfig.from_pretrained(folder).vocab_size
@@ -251,7 +251,7 @@ def test_a_teacher_whose_answers_are_not_finite_is_refused(
 ) -> None:
     broken = str(copytree(checkpoint, tmp_path / "broken"))
     model = BertForSequenceClassification.from_pretrained(checkpoint)
-    masked = load_tokenizer(broken).mask_token_id
+    masked = Checkpoint(broken).tokenizer.mask_token_id
     model.bert.embeddings.word_embeddings.weight.data[masked] = torch.nan
     model.save_pretrained(broken)
     inputs = read_inputs(planted_task, Teacher(checkpoint=broken))
@@ -501,7 +501,7 @@ def test_a_teacher_of_numbers_fits_a_task_of_numbers_whatever_its_output_is_call
     names = {"id2label": {0: "similarity"}, "label2id": {"similarity": 0}}
     with torch.random.fork_rng():
         BertForSequenceClassification.from_pretrained(tiny_bert, **names).save_pretrained(tmp_path)
-    load_tokenizer(tiny_bert).save_pretrained(tmp_path)
+    Checkpoint(tiny_bert).tokenizer.save_pretrained(tmp_path)
     one, three = Teacher(checkpoint=str(tmp_path)), Teacher(checkpoint=checkpoint)
     inputs = read_inputs(graded_task, one)
     bench = prepare(inputs, session=Session(cache=tmp_path))

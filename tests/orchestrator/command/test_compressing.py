@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification
 from objectives.combining.members import GateRows, Member
 from objectives.errors import MaskfrontError, UserError
 from objectives.students.bert.exporting import save_model
-from objectives.students.bert.pretrained import load_tokenizer
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import load
 from objectives.workbench.workbench import Workbench
 from orchestrator.command import compressing, planning
@@ -38,7 +38,7 @@ def teacher(workbench: Workbench, tiny_bert: str, tmp_path_factory: pytest.TempP
     """A fine-tuned classifier in a folder."""
     folder = tmp_path_factory.mktemp("fine-tuned")
     save_model(workbench.problem.teacher, folder)
-    load_tokenizer(tiny_bert).save_pretrained(folder)
+    Checkpoint(tiny_bert).tokenizer.save_pretrained(folder)
     return folder
 
 

@@ -37,6 +37,7 @@ from objectives.students.bert import pretrained
 from objectives.students.bert.adapters import ADAPTERS, AdaptedBert, as_bert
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut, shape_of
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.text.data import Split
 from objectives.text.task import ROLES, Examples, LabelledText, Task, tokenise
@@ -76,11 +77,11 @@ def checkpoint(request: pytest.FixtureRequest, write: Write) -> str:
 
 def split_of(checkpoint: str, texts: list[tuple[str, ...]]) -> Split:
     examples = Examples(texts, np.arange(len(texts)) % 3)
-    return tokenise(examples, "select", pretrained.load_tokenizer(checkpoint), 24)
+    return tokenise(examples, "select", pretrained.Checkpoint(checkpoint).tokenizer, 24)
 
 
 def adapted(checkpoint: str) -> BertForSequenceClassification:
-    return as_bert(pretrained.load_classifier(checkpoint)).eval()
+    return as_bert(pretrained.Checkpoint(checkpoint).load_classifier()).eval()
 
 
 @torch.no_grad()
@@ -194,7 +195,7 @@ def test_each_kind_reads_text_by_its_own_tokenizer(write: Write) -> None:
     assert list(distilbert.token_type_ids[0]) == [0] * 6
     assert bert.input_ids == distilbert.input_ids
     for kind in ("roberta", "xlm-roberta", "camembert"):
-        split, tokenizer = split_of(write(kind), pair), pretrained.load_tokenizer(write(kind))
+        split, tokenizer = split_of(write(kind), pair), pretrained.Checkpoint(write(kind)).tokenizer
         tokens = tokenizer.convert_ids_to_tokens(list(split.input_ids[0]))
         assert "".join(tokens).translate({ord(space): "" for space in "Ġ▁"}) == (
             "<s>joybab</s></s>dim</s>"
@@ -204,10 +205,10 @@ def test_each_kind_reads_text_by_its_own_tokenizer(write: Write) -> None:
 
 
 def test_roberta_has_as_many_positions_as_it_has_tokens_for(write: Write) -> None:
-    assert pretrained.read_config(write("roberta")).max_position_embeddings == 64
-    assert pretrained.read_config(write("electra")).max_position_embeddings == 66
+    assert pretrained.Checkpoint(write("roberta")).bert_config().max_position_embeddings == 64
+    assert pretrained.Checkpoint(write("electra")).bert_config().max_position_embeddings == 66
     text = [("joy " + "bab " * 100,)]
-    tokenizer = pretrained.load_tokenizer(write("roberta"))
+    tokenizer = pretrained.Checkpoint(write("roberta")).tokenizer
     longest = tokenise(Examples(text, np.array([0])), "select", tokenizer, 64)
     logits = Population.of([adapted(write("roberta"))]).logits(longest.batch(np.arange(1), "cpu"))
     model = AutoModelForSequenceClassification.from_pretrained(write("roberta")).eval()
@@ -218,7 +219,7 @@ def test_roberta_has_as_many_positions_as_it_has_tokens_for(write: Write) -> Non
 def test_a_fine_tuned_checkpoint_of_each_kind_is_the_teacher_as_it_is(
     checkpoint: str, tmp_path: Path
 ) -> None:
-    assert pretrained.has_classifier(checkpoint)
+    assert pretrained.Checkpoint(checkpoint).has_classifier
     train, progress = split_of(checkpoint, PAIRS), RecordingProgress()
     teacher = load_teacher(
         Teacher(checkpoint=checkpoint),
@@ -237,7 +238,7 @@ def test_a_pretrained_checkpoint_is_fine_tuned_by_transformers_own_class(
     kind: str, tmp_path: Path
 ) -> None:
     checkpoint = write_variant(kind, tmp_path / kind)
-    assert not pretrained.has_classifier(checkpoint)
+    assert not pretrained.Checkpoint(checkpoint).has_classifier
     train, cache = split_of(checkpoint, PAIRS * 8), tmp_path / "cache"
     settings = Teacher(checkpoint=checkpoint, epochs=20, batch_size=8, learning_rate=1e-3)
     cache.mkdir()
@@ -259,7 +260,7 @@ def test_a_pretrained_checkpoint_is_fine_tuned_by_transformers_own_class(
 
 
 def test_no_layer_norm_of_any_kind_decays(checkpoint: str) -> None:
-    model = pretrained.load_classifier(checkpoint)
+    model = pretrained.Checkpoint(checkpoint).load_classifier()
     decayed, plain = weight_optimizer(dict(model.named_parameters()), 1.0).param_groups
     assert decayed["weight_decay"] > plain["weight_decay"] == 0
     assert all(weight.ndim == 2 for weight in decayed["params"])
@@ -282,7 +283,7 @@ def test_a_distilbert_is_a_student_of_a_bert_with_the_same_words(
     student = write_variant("distilbert", tmp_path, names)
     inputs = read_inputs(planted_task, Teacher(checkpoint=write("bert")), student=student)
     assert inputs.student == student
-    loaded = load_student(student, LABELS, seed=0)
+    loaded = load_student(Checkpoint(student), LABELS, seed=0)
     texts_get_close_logits(
         predict(loaded, split_of(write("bert"), PAIRS), "cpu"),
         logits_of_transformers(student, PAIRS)[:, [names.index(name) for name in LABELS]],
@@ -318,7 +319,7 @@ def test_what_computes_something_else_is_refused_by_name(
     config.save_pretrained(tmp_path)
     named = rf"its architecture is {config.architectures[0]} \('{config.model_type}'\); maskfront "
     with pytest.raises(UserError, match=named) as error:
-        pretrained.read_config(str(tmp_path))
+        pretrained.Checkpoint(str(tmp_path)).bert_config()
     assert str(error.value).endswith(
         "bert, electra, roberta, xlm-roberta, camembert and distilbert"
     )
@@ -330,11 +331,11 @@ def test_a_classifier_of_tokens_is_refused(tmp_path: Path, write: Write) -> None
         model: PreTrainedModel = AutoModelForTokenClassification.from_pretrained(write(kind))
         model.save_pretrained(tmp_path / kind)
         with pytest.raises(UserError, match=r"its classifier is that of \w+ForTokenClassif"):
-            pretrained.has_classifier(str(tmp_path / kind))
+            _ = pretrained.Checkpoint(str(tmp_path / kind)).has_classifier
 
 
 def test_adapting_draws_no_random_numbers(write: Write) -> None:
-    model = pretrained.load_classifier(write("distilbert"))
+    model = pretrained.Checkpoint(write("distilbert")).load_classifier()
     assert isinstance(model, DistilBertForSequenceClassification)
     before = torch.get_rng_state()
     as_bert(model)

@@ -14,16 +14,7 @@ import torch
 from transformers import AlbertConfig, BertConfig, BertTokenizer
 
 from objectives.errors import UserError
-from objectives.students.bert.pretrained import (
-    fingerprint,
-    fingerprint_with_tokenizer,
-    has_classifier,
-    load_classifier,
-    load_tokenizer,
-    notes_on,
-    read_config,
-    read_tokenizer,
-)
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.workbench.workbench import Workbench
 from tests.conftest import SPECIAL
 
@@ -35,26 +26,26 @@ def copied(tiny_bert: str, tmp_path: Path) -> Path:
 
 
 def test_a_bert_checkpoint_is_read(tiny_bert: str) -> None:
-    config = read_config(tiny_bert)
+    config = Checkpoint(tiny_bert).bert_config()
     assert isinstance(config, BertConfig)
     assert config.num_hidden_layers == 3
-    assert load_tokenizer(tiny_bert).tokenize("joy bab") == ["joy", "bab"]
+    assert Checkpoint(tiny_bert).tokenizer.tokenize("joy bab") == ["joy", "bab"]
 
 
 def test_a_checkpoint_has_a_classifier_once_it_is_fine_tuned(
     tiny_bert: str, workbench: Workbench, tmp_path: Path
 ) -> None:
     workbench.problem.student.save_pretrained(tmp_path)
-    assert not has_classifier(tiny_bert)
-    assert has_classifier(str(tmp_path))
+    assert not Checkpoint(tiny_bert).has_classifier
+    assert Checkpoint(str(tmp_path)).has_classifier
 
 
 def test_a_fingerprint_is_that_of_the_weights(
     tiny_bert: str, copied: Path, workbench: Workbench, tmp_path: Path
 ) -> None:
-    assert fingerprint(str(copied)) == fingerprint(tiny_bert)
+    assert Checkpoint(str(copied)).fingerprint == Checkpoint(tiny_bert).fingerprint
     workbench.problem.student.save_pretrained(tmp_path)
-    assert fingerprint(str(tmp_path)) != fingerprint(tiny_bert)
+    assert Checkpoint(str(tmp_path)).fingerprint != Checkpoint(tiny_bert).fingerprint
 
 
 def rewritten(file: Path, **fields: Any) -> str:
@@ -79,8 +70,14 @@ def test_a_fingerprint_is_that_of_what_decides_what_is_computed_too(
     tiny_bert: str, copied: Path, mended: dict[str, Any]
 ) -> None:
     told = {"transformers_version": "6.0", "_name_or_path": "elsewhere", "use_cache": False}
-    assert fingerprint(rewritten(copied / "config.json", **told)) == fingerprint(tiny_bert)
-    assert fingerprint(rewritten(copied / "config.json", **mended)) != fingerprint(tiny_bert)
+    assert (
+        Checkpoint(rewritten(copied / "config.json", **told)).fingerprint
+        == Checkpoint(tiny_bert).fingerprint
+    )
+    assert (
+        Checkpoint(rewritten(copied / "config.json", **mended)).fingerprint
+        != Checkpoint(tiny_bert).fingerprint
+    )
 
 
 def test_a_tokenizer_counts_by_what_it_reads_and_not_by_its_files(copied: Path) -> None:
@@ -88,7 +85,7 @@ def test_a_tokenizer_counts_by_what_it_reads_and_not_by_its_files(copied: Path) 
     BertTokenizer(vocab=vocabulary).save_pretrained(copied)
 
     def told(checkpoint: str) -> str:
-        return fingerprint_with_tokenizer(checkpoint, load_tokenizer(checkpoint))
+        return Checkpoint(checkpoint).fingerprint_with_tokenizer
 
     as_it_was = told(str(copied))
     settings = copied / "tokenizer_config.json"
@@ -101,46 +98,46 @@ def test_a_tokenizer_counts_by_what_it_reads_and_not_by_its_files(copied: Path) 
 def test_another_architecture_is_named(tmp_path: Path) -> None:
     AlbertConfig(architectures=["AlbertForMaskedLM"]).save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"its architecture is AlbertForMaskedLM \('albert"):
-        read_config(str(tmp_path))
+        Checkpoint(str(tmp_path)).bert_config()
 
 
 def test_a_decoder_is_refused(tmp_path: Path) -> None:
     BertConfig(is_decoder=True, architectures=["BertLMHeadModel"]).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="its architecture is BertLMHeadModel"):
-        read_config(str(tmp_path))
+        Checkpoint(str(tmp_path)).bert_config()
 
 
 def test_relative_positions_are_refused(tmp_path: Path) -> None:
     BertConfig(position_embedding_type="relative_key").save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"its architecture is bert \(with relative positions\)"):
-        read_config(str(tmp_path))
+        Checkpoint(str(tmp_path)).bert_config()
 
 
 def test_weights_of_half_precision_are_loaded_as_float32(
     workbench: Workbench, tmp_path: Path
 ) -> None:
     copy.deepcopy(workbench.problem.student).half().save_pretrained(tmp_path)
-    assert {weight.dtype for weight in load_classifier(str(tmp_path)).parameters()} == {
-        torch.float32
-    }
+    assert {
+        weight.dtype for weight in Checkpoint(str(tmp_path)).load_classifier().parameters()
+    } == {torch.float32}
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./no/where/at/all", "no-such-user/no-such-model"])
 def test_a_checkpoint_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(UserError, match=f"^model '{name}': no such folder, and no model") as error:
-        read_config(name)
+        Checkpoint(name).bert_config()
     assert "\n" not in str(error.value)
 
 
 def test_a_folder_of_almost_that_name_is_offered(copied: Path) -> None:
     with pytest.raises(UserError, match=rf"did you mean '{copied}'\?$"):
-        read_config(f"{copied}x")
+        Checkpoint(f"{copied}x").bert_config()
 
 
 def test_a_folder_without_config_is_no_name_of_the_hub(copied: Path) -> None:
     (copied / "config.json").unlink()
     with pytest.raises(UserError, match=r"copied': no config\.json in the folder; name the folder"):
-        read_config(str(copied))
+        Checkpoint(str(copied)).bert_config()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +155,7 @@ def test_a_config_that_cannot_be_read_is_named(
     folder = rewritten(copied / "config.json", **changes)
     message = rf"^model '.*copied': its config\.json cannot be read \({reason}\); repair it"
     with pytest.raises(UserError, match=message) as error:
-        read_config(folder)
+        Checkpoint(folder).bert_config()
     assert "\n" not in str(error.value)
 
 
@@ -166,28 +163,28 @@ def test_a_config_that_was_cut_short_is_named(copied: Path) -> None:
     file = copied / "config.json"
     file.write_bytes(file.read_bytes()[:50])
     with pytest.raises(UserError, match=r"its config\.json cannot be read \(.*not a valid JSON"):
-        read_config(str(copied))
+        Checkpoint(str(copied)).bert_config()
 
 
 def test_a_checkpoint_without_weights_is_refused(copied: Path) -> None:
     (copied / "model.safetensors").unlink()
-    for read in (has_classifier, fingerprint):
+    for name in ("has_classifier", "fingerprint"):
         with pytest.raises(UserError, match=r"it has neither model\.safetensors nor pytorch_model"):
-            read(str(copied))
+            getattr(Checkpoint(str(copied)), name)
 
 
 def test_weights_that_are_no_safetensors_are_refused(copied: Path) -> None:
     """Such as the pointer that git leaves where its large files were not fetched."""
     (copied / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(UserError, match=r"model\.safetensors"):
-        has_classifier(str(copied))
+        _ = Checkpoint(str(copied)).has_classifier
 
 
 def test_a_checkpoint_without_tokenizer_is_refused(copied: Path) -> None:
     for file in copied.glob("tokenizer*"):
         file.unlink()
     with pytest.raises(UserError, match="no tokenizer"):
-        load_tokenizer(str(copied))
+        _ = Checkpoint(str(copied)).tokenizer
 
 
 def test_a_tokenizer_that_reads_otherwise_without_a_package_is_noted(
@@ -197,16 +194,16 @@ def test_a_tokenizer_that_reads_otherwise_without_a_package_is_noted(
     (tmp_path / "vocab.txt").write_text("joy 1\n")
     (tmp_path / "bpe.codes").write_text("j o 1\n")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertweetTokenizer"}')
-    _, (note,) = read_tokenizer(str(tmp_path))
+    note = next(Checkpoint(str(tmp_path)).notes())
     assert note.startswith(f"the tokenizer of '{tmp_path}': emoji is not installed")
     assert "".join(capfd.readouterr()) == ""
 
 
 def test_tokens_without_an_embedding_are_noted(copied: Path) -> None:
-    tokenizer = load_tokenizer(str(copied))
-    assert list(notes_on(str(copied), tokenizer)) == []
-    tokenizer.add_tokens(["<url>", "<user>"])
-    (note,) = notes_on(str(copied), tokenizer)
+    checkpoint = Checkpoint(str(copied))
+    assert list(checkpoint.notes()) == []
+    checkpoint.tokenizer.add_tokens(["<url>", "<user>"])
+    (note,) = checkpoint.notes()
     assert "has 2 tokens without an embedding in the model: '<url>', '<user>'; a text" in note
 
 
@@ -218,12 +215,12 @@ def test_no_code_of_a_checkpoint_is_run_or_passed_on(
     settings = json.loads((copied / "tokenizer_config.json").read_text())
     settings["auto_map"] = {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}
     (copied / "tokenizer_config.json").write_text(json.dumps(settings))
-    load_tokenizer(str(copied)).save_pretrained(copied / "saved")
+    Checkpoint(str(copied)).tokenizer.save_pretrained(copied / "saved")
     assert "auto_map" not in json.loads((copied / "saved/tokenizer_config.json").read_text())
     config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
     (copied / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"config\.json cannot be read"):
-        read_config(str(copied))
+        Checkpoint(str(copied)).bert_config()
     assert "it was run" not in "".join(capfd.readouterr())
 
 
@@ -231,4 +228,4 @@ def test_other_weights_that_a_config_names_are_refused(copied: Path) -> None:
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps({**config, "transformers_weights": "a.bin"}))
     with pytest.raises(UserError, match="names another file of weights"):
-        read_config(str(copied))
+        Checkpoint(str(copied)).bert_config()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from objectives.text.odd import odd_labels
 from objectives.text.task import ROLES, Examples, LabelledText
+from objectives.workbench.rows import odd_labels
 
 
 def labelled(names: Sequence[str], dtype: Any = np.int64, **roles: Sequence[float]) -> LabelledText:
