@@ -1,43 +1,23 @@
-"""One model, a cascade of two, or an ensemble: which is the fastest that still answers as before?
-
-MiniLM-L6 is fine-tuned on a task once. Two cells and two cut BERTs learn from its answers on all
-text. They and the unpruned model are judged in one precision at a time, each against the unpruned
-model in that precision. Costs are milliseconds of the processor from text to label, one text a
-call, one thread, tokenisation included.
-
-    python -m benchmarks.cascade --cache FOLDER [--task sst2|cola|rte --glue FOLDER]
-        [--seeds 0 1 2] [--steps 2000] [--threads 1]
-
-Without `--glue` the task is that of the quickstart, "tweets". For each aim the cheapest of each arm
-is chosen on the selection split: an agreement with the unpruned model (0.95 to 0.995), or its
-metric less half a point or one. `rule` says how: "point" by what the split says, "confident" by the
-lower end of the 95% interval. Ensembles are chosen by "point" alone. Where nothing gets there the
-unpruned model is taken. Writes benchmarks/results/cascade.json seed by seed and goes on where it
-was stopped.
-"""
+"""One model, a cascade of two, or an ensemble: the cheapest for an aim."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
-from benchmarks.selected_ensemble import ensembles
-from benchmarks.tasks import search, workbench
+from benchmarks.harness import Benchmark, Row
+from benchmarks.tasks import epochs_of, search, workbench
 from maskfront import CellSearch, FisherSearch, SearchMethod, Stage
-from objectives.combining.cascade import (
-    SHARES,
-    Cascade,
-    CascadePair,
-    pairs_of,
-)
+from objectives.combining.cascade import SHARES, Cascade, CascadePair, pairs_of
 from objectives.combining.gate import cheapest_agreeing, cheapest_keeping
 from objectives.combining.members import GateRows as Judges
-from objectives.combining.members import Member, at_least
+from objectives.combining.members import Member, at_least, probabilities
 from objectives.delivery.classify import Classifier
 from objectives.delivery.deployed import Texts, answers_to, deploy, text_to_label
 from objectives.engines.names import Engine
@@ -46,15 +26,13 @@ from objectives.workbench.workbench import Workbench
 ENGINES: dict[str, Engine] = {"float32": "onnxruntime", "int8": "onnxruntime-int8"}
 AGREEMENTS = (0.95, 0.98, 0.99, 0.995)
 POINTS = (0.005, 0.01)
-"""What may be lost of the metric."""
-BATCH = 32
+"""Loss of the metric that is allowed."""
 _TIMED = 100
 """Selection texts that are timed."""
 
 
-def methods(rows: int, steps: int) -> list[SearchMethod]:
-    """The students, where train has so many rows; a cut BERT takes half the steps."""
-    epochs = steps * BATCH / rows
+def methods(epochs: float) -> list[SearchMethod]:
+    """Return two cells and two cut BERTs, which take half the steps."""
     stage = Stage(name="recover", epochs=epochs / 2, learning_rate=6e-4, loss="prediction+hidden")
     return [
         *(
@@ -71,73 +49,127 @@ def methods(rows: int, steps: int) -> list[SearchMethod]:
 def members_of(
     bench: Workbench, models: Sequence[Any], engine: Engine, texts: dict[str, Texts]
 ) -> list[Member]:
-    """The students by their places, and the unpruned model."""
+    """Serve the students and the unpruned model; time them from text to label, one at a time."""
     named = [*enumerate(models), (None, bench.problem.teacher)]
     tokenizer, length = bench.tokenizer, bench.select.max_length
     with TemporaryDirectory() as scratch:
         served = []
-        for place, model in named:
-            folder = Path(scratch) / str(place)
+        for number, model in named:
+            folder = Path(scratch) / str(number)
             deploy(folder, model, tokenizer, engine, length)
             served.append(Classifier(folder))
         times = text_to_label(served, texts["select"][:_TIMED]).mean(axis=0)
         return [
-            Member(place, float(cost), {role: answers_to(own, of) for role, of in texts.items()})
-            for (place, _), own, cost in zip(named, served, times, strict=True)
+            Member(number, float(cost), {role: answers_to(one, of) for role, of in texts.items()})
+            for (number, _), one, cost in zip(named, served, times, strict=True)
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """The mean of the probabilities of models that all answer."""
+
+    times: Mapping[int | None, int]
+    """How often each was chosen, by the number of its trial; None is the unpruned model."""
+    cost: float
+    """The sum of its models' costs."""
+    metric: float
+    heldout_metric: float
+    agreement: float
+    """Share of the selection rows on which it answers as the unpruned model does."""
+    heldout_agreement: float
+
+
+def ensembles(members: Sequence[Member], judges: Judges, steps: int = 10) -> list[Ensemble]:
+    """Add, step by step, the member that helps most, of equals the cheapest.
+
+    Greedy selection with replacement (Caruana et al. 2004; auto-sklearn, Feurer et al. 2015).
+    """
+    # Every other selection row chooses, so that the rest does not flatter.
+    shares = {
+        role: np.stack([probabilities(member.logits[role]) for member in members])
+        for role in ("select", "heldout")
+    }
+    choosing = judges.judged_by(np.arange(len(judges.labels["select"])) % 2 == 0)
+    chosen: list[int] = []
+    selected = []
+    for _ in range(steps):
+        so_far = shares["select"][chosen].sum(0)[::2] if chosen else 0.0
+
+        def key(index: int, so_far: object = so_far) -> tuple[float, float]:
+            labels = (so_far + shares["select"][index][::2]).argmax(-1)
+            return choosing.value("select", labels), -members[index].cost
+
+        chosen.append(max(range(len(members)), key=key))
+        selected.append(_ensemble(members, judges, chosen, shares))
+    return selected
+
+
+def _ensemble(
+    members: Sequence[Member],
+    judges: Judges,
+    chosen: Sequence[int],
+    shares: Mapping[str, np.ndarray],
+) -> Ensemble:
+    labels = {role: share[chosen].sum(0).argmax(-1) for role, share in shares.items()}
+    return Ensemble(
+        times=Counter(members[index].number for index in chosen),
+        cost=sum(members[index].cost for index in set(chosen)),
+        metric=judges.value("select", labels["select"]),
+        heldout_metric=judges.value("heldout", labels["heldout"]),
+        agreement=judges.agreement("select", labels["select"]),
+        heldout_agreement=judges.agreement("heldout", labels["heldout"]),
+    )
+
+
 def chosen(members: Sequence[Member], judges: Judges) -> Iterator[Row]:
-    """Aim, rule, arm, and what was taken."""
+    """Choose the cheapest of each arm for each aim, by each rule."""
     pairs = list(pairs_of(members, judges))
     alone = [
         CascadePair(one, members[-1], judges, "probability", 1.0).at(-np.inf) for one in members
     ]
-    every = [pair.at(pair.threshold(share)) for pair in pairs for share in SHARES]
     arms: dict[str, Sequence[Any]] = {
         "single": alone,
-        "cascade": every,
+        "cascade": [pair.at(pair.threshold(share)) for pair in pairs for share in SHARES],
         "ensemble": ensembles(members, judges),
     }
     rows = len(judges.labels["select"])
-    whole = judges.value("select", judges.original["select"])
-    surely = [judges.surely("select", one.logits["select"].argmax(-1), 1.0) for one in members]
-    sure_agreement = [float(at_least(round(one.agreement * rows), rows)) for one in alone]
-    for aim in AGREEMENTS:
-        taken: dict[tuple[str, str], Any] = {
-            ("point", arm): cheapest(own, [one.agreement >= aim for one in own])
-            for arm, own in arms.items()
-        }
-        taken["confident", "single"] = cheapest(alone, [share >= aim for share in sure_agreement])
-        taken["confident", "cascade"] = cheapest_agreeing(pairs, aim)
-        for (rule, arm), one in taken.items():
-            yield {"aim": str(aim), "rule": rule, "arm": arm, **row_of(one, alone[-1])}
-    for lost in POINTS:
-        least = whole - lost
+    unpruned = judges.value("select", judges.original["select"])
+    changes = [judges.surely("select", one.logits["select"].argmax(-1), 1.0) for one in members]
+    agreements = [float(at_least(round(one.agreement * rows), rows)) for one in alone]
+
+    def rows_for(
+        aim: str, measure: str, least: float, sure: Sequence[bool], cascade: Any
+    ) -> Iterator[Row]:
+        # "point" goes by what the split says, "confident" by the lower end of the 95% interval.
         taken = {
-            ("point", arm): cheapest(own, [one.metric >= least for one in own])
+            ("point", arm): cheapest(own, [getattr(one, measure) >= least for one in own])
             for arm, own in arms.items()
         }
-        taken["confident", "single"] = cheapest(alone, [change >= -lost for change in surely])
-        taken["confident", "cascade"] = cheapest_keeping(pairs, -lost, kept=1.0)
+        taken["confident", "single"] = cheapest(alone, sure)
+        taken["confident", "cascade"] = cascade
         for (rule, arm), one in taken.items():
-            yield {
-                "aim": f"metric-{100 * lost:g}",
-                "rule": rule,
-                "arm": arm,
-                **row_of(one, alone[-1]),
-            }
+            yield {"aim": aim, "rule": rule, "arm": arm, **row_of(one, alone[-1])}
+
+    for aim in AGREEMENTS:
+        sure = [share >= aim for share in agreements]
+        yield from rows_for(str(aim), "agreement", aim, sure, cheapest_agreeing(pairs, aim))
+    for lost in POINTS:
+        sure = [change >= -lost for change in changes]
+        cascade = cheapest_keeping(pairs, -lost, kept=1.0)
+        aim_of = f"metric-{100 * lost:g}"
+        yield from rows_for(aim_of, "metric", unpruned - lost, sure, cascade)
 
 
-def cheapest(found: Sequence[Any], enough: Sequence[bool]) -> Any:
-    """The cheapest of those that are enough; None if none is."""
-    passed = [one for one, ok in zip(found, enough, strict=True) if ok]
-    return min(passed, key=lambda one: float(one.cost), default=None)
+def cheapest(models: Sequence[Any], enough: Sequence[bool]) -> Any:
+    """Return the cheapest of those that are enough; None if none is."""
+    passed = [model for model, ok in zip(models, enough, strict=True) if ok]
+    return min(passed, key=lambda model: float(model.cost), default=None)
 
 
-def row_of(found: Any, unpruned: Cascade) -> Row:
-    """What was taken, beside the unpruned model; None or dearer than it is the unpruned model."""
-    taken = found if found is not None and found.cost < unpruned.cost else unpruned
+def row_of(cheapest: Any, unpruned: Cascade) -> Row:
+    """Compare with the unpruned model, which is taken where nothing cheaper gets there."""
+    taken = cheapest if cheapest is not None and cheapest.cost < unpruned.cost else unpruned
     heldout_cost = getattr(taken, "heldout_cost", taken.cost)
     members = getattr(taken, "times", None)
     return {
@@ -152,54 +184,49 @@ def row_of(found: Any, unpruned: Cascade) -> Row:
     }
 
 
-def of_seed(bench: Workbench, key: Row, steps: int) -> list[Row]:
-    """A row for each precision, aim, rule and arm."""
-    models = [
-        search(method, bench.problem, key["seed"]).model
-        for method in methods(len(bench.problem.train), steps)
-    ]
-    texts: dict[str, Texts] = {
-        role: [row[0] if len(row) == 1 else (row[0], row[1]) for row in own.texts]
-        for role, own in bench.texts.items()
-    }
-    rows = []
-    for precision, engine in ENGINES.items():
-        members = members_of(bench, models, engine, texts)
-        unpruned = members[-1].logits
-        judges = Judges(
-            metric=bench.metric,
-            labels={"select": bench.select.labels, "heldout": bench.heldout.labels},
-            original={role: logits.argmax(-1) for role, logits in unpruned.items()},
-            classes=unpruned["select"].shape[-1],
-        )
-        own = {**key, "precision": precision, "costs": [round(one.cost, 4) for one in members]}
-        rows += [{**own, **row} for row in chosen(members, judges)]
-    return rows
+class Cascades(Benchmark[Workbench]):
+    """Which is fastest at equal answers: a model, a cascade of two, or an ensemble?
 
+    An aim is an agreement with the unpruned model in the same precision, or its metric less half a
+    point or one. Costs are milliseconds of one thread from text to label, one text a call.
+    """
 
-def main() -> None:
-    """Run, or go on, and print the table."""
+    name = "cascade"
     tasks = ("tweets", "sst2", "cola", "rte")
-    parser = parser_of(__doc__, tasks=tasks, seeds=(0, 1, 2), cache=True)
-    parser.add_argument("--steps", type=int, default=2000)
-    asked = parsed(parser)
-    rows = Rows(asked.out / "cascade.json")
-    more = asked.task in ("tweets", "sst2")  # of the others all rows are labelled ones
-    bench = workbench(asked.task, asked.glue, asked.cache, all_text=more)
-    for seed in asked.seeds:
-        key = {"task": asked.task, "seed": seed, "steps": asked.steps}
-        if not rows.has(key):
-            rows.add(*of_seed(bench, key, asked.steps))
-    print_means(
-        "the cheapest of each arm",
-        rows.rows,
-        ("task", "precision", "aim", "rule", "arm"),
-        {
-            **{"ms": ".2f", "speedup": ".1f", "agreement": ".3f", "heldout_agreement": ".3f"},
-            **{"metric_kept": "+.3f", "heldout_kept": "+.3f", "deferred": ".3f"},
-        },
-    )
+    grid = {"steps": (2000,)}
+    groups = ("task", "precision", "aim", "rule", "arm")
+    means = {
+        **{"ms": ".2f", "speedup": ".1f", "agreement": ".3f", "heldout_agreement": ".3f"},
+        **{"metric_kept": "+.3f", "heldout_kept": "+.3f", "deferred": ".3f"},
+    }
 
+    def prepare(self, key: Row) -> Workbench:
+        """Fine-tune the teacher; students learn from all text."""
+        asked = self.asked
+        text = asked.task in ("tweets", "sst2")  # of the others all rows are labelled ones
+        return workbench(asked.task, asked.glue, asked.cache, all_text=text, device=asked.device)
 
-if __name__ == "__main__":
-    main()
+    def rows(self, key: Row, bench: Workbench) -> list[Row]:
+        """Train the students, and choose in one precision at a time."""
+        models = [
+            search(method, bench.problem, key["seed"]).model
+            for method in methods(epochs_of(key["steps"], bench))
+        ]
+        texts: dict[str, Texts] = {
+            role: [row[0] if len(row) == 1 else (row[0], row[1]) for row in part.texts]
+            for role, part in bench.texts.items()
+        }
+        rows = []
+        for precision, engine in ENGINES.items():
+            members = members_of(bench, models, engine, texts)
+            logits = members[-1].logits
+            judges = Judges(
+                metric=bench.metric,
+                labels={"select": bench.select.labels, "heldout": bench.heldout.labels},
+                original={role: answers.argmax(-1) for role, answers in logits.items()},
+                classes=logits["select"].shape[-1],
+            )
+            costs = [round(member.cost, 4) for member in members]
+            common = {"precision": precision, "costs": costs}
+            rows += [{**common, **row} for row in chosen(members, judges)]
+        return rows

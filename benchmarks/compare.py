@@ -17,9 +17,13 @@ from optuna.distributions import (
 )
 from rich.console import Console
 
-from benchmarks.comparison.figure import comparison_figure, comparison_tables
-from benchmarks.comparison.numbers import RATIOS, compare
-from benchmarks.comparison.resampled import Resampled
+from benchmarks.comparison import (
+    RATIOS,
+    Resampled,
+    compare,
+    comparison_figure,
+    comparison_tables,
+)
 from benchmarks.harness import sharing_cache
 from maskfront import Study
 from objectives.cache import atomic_write, atomic_write_text, content_key

@@ -1,9 +1,4 @@
-"""A model of MiniLM-L6's sizes and texts as long as tweets, all random: no checkpoint, no data.
-
-What a step of an unpruned student costs depends on the sizes of model and batch, not on what they
-hold. Needs torch, transformers and what `objectives` imports: datasets, pandas, scipy,
-scikit-learn, huggingface-hub.
-"""
+"""A model of MiniLM-L6's sizes and texts as long as tweets, all random."""
 
 from __future__ import annotations
 
@@ -32,14 +27,14 @@ SIZES = {
     "intermediate_size": 1536,
 }
 TOKENS = (5, 14, 18, 22, 25, 28, 30, 32, 34, 37, 58)
-"""Shortest, deciles and longest of the quickstart's tweets, [CLS] and [SEP] counted."""
+"""Shortest, deciles and longest of the quickstart's tweets in tokens, with [CLS] and [SEP]."""
 LABELS = 3
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _WORDS = SIZES["vocab_size"] - len(_SPECIAL)
 
 
 def make_checkpoint(folder: Path, **sizes: int) -> str:
-    """A classifier, of these `sizes` in place of MiniLM's, and a tokenizer of words of `texts`."""
+    """Write a classifier, of these sizes instead of MiniLM's, and a tokenizer of `texts`."""
     torch.manual_seed(0)
     config = BertConfig(**{**SIZES, **sizes}, num_labels=LABELS)
     BertForSequenceClassification(config).save_pretrained(folder)
@@ -50,8 +45,7 @@ def make_checkpoint(folder: Path, **sizes: int) -> str:
 
 
 def texts(rows: int, lengths: Sequence[int] = TOKENS) -> Dataset:
-    """So many, each word one token; a label for each. `lengths` are the shortest, quantiles at
-    equal distances and the longest."""
+    """Draw texts with labels; a word is a token, `lengths` are quantiles at equal distances."""
     generator = np.random.default_rng(0)
     tokens = np.interp(generator.random(rows), np.linspace(0, 1, len(lengths)), lengths)
     numbers = [generator.integers(_WORDS, size=round(length) - 2) for length in tokens]
@@ -70,7 +64,7 @@ def make_problem(
     lengths: Sequence[int] = TOKENS,
     cache: Path | None = None,
 ) -> Problem:
-    """So many rows to learn from, cut off at `length` tokens."""
+    """Prepare so many rows, cut off at `length` tokens."""
     scored = 64
     task = Task(
         name="made up",

@@ -1,34 +1,8 @@
-"""The result tables of the source report, rerun: what does its search make of each kind of units?
-
-A MiniLM-L6 that is fine-tuned on a task teaches a general student, four layers of the pretrained
-MiniLM-L6 in place of TinyBERT's 4 x 312. `MaskSearch.preset("seed")` searches one space alone, in
-the report's four steps; a budget counts units of that space:
-
-    input_qkv     dimensions that enter Q, K and V: the one space whose results the report has
-    qk, v         dimensions of each head
-    ffn           neurons
-    heads         by a softmax over the heads of a layer, of which the target's share stays
-    heads, gates  by a sigmoid each, as the others
-
-The targets 0.5, 0.75 and 1.0 and a search without FLOPs loss train together, as one population (no
-such search of `heads`: a softmax always keeps its share). `whole` is the student that nobody cuts,
-in the last two of the four steps.
-
-    OMP_NUM_THREADS=1 python -m benchmarks.seed_table --cache FOLDER --glue FOLDER
-        [--task cola|rte|sst2] [--seeds 0 1 2] [--spaces ffn ...]
-
-With `--teacher bert-base-uncased --student huawei-noah/TinyBERT_General_4L_312D --steps 2670 2670`
-it is the report's own search, for a GPU.
-
-Writes benchmarks/results/seed_table.json, a population at once, and goes on where it was stopped;
-prints the tables. `open` is the share of units that the search left open in its last step, before
-the budget cuts what is over (in the report the threshold decides alone); `least` the smallest
-share at any step; `flops` the share of the
-student's FLOPs that is left; `per_layer` the share of the units that each layer keeps.
-"""
+"""Result tables of the source report, run again at a smaller size."""
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,8 +12,8 @@ from statistics import fmean
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
-from benchmarks.harness import Row, Rows, groups_of, parsed, parser_of, print_table
-from benchmarks.tasks import RATE, kept, task_of, teacher_for, teacher_row, worth
+from benchmarks.harness import Benchmark, Row, groups_of, print_table
+from benchmarks.tasks import BATCH, RATE, kept, task_of, teacher_for, teacher_row, worth
 from maskfront import FOUR_STEPS, MaskSearch, RandomPruning, SearchResult, Stage
 from objectives.measures.cost import Units
 from objectives.progress import SilentProgress
@@ -51,16 +25,15 @@ from objectives.workbench.workbench import Workbench, prepare
 from studies._quickstart_data import minilm
 
 LAYERS = (0, 1, 3, 4)
-"""Of MiniLM-L6: each reads there what the layer below it here learns to give."""
-BATCH = 32
+"""Layers of MiniLM-L6: each reads there what the layer below it here learns to give."""
 TOKENS = 64
-"""Of a text at most. 37% of the pairs of RTE are longer, and are truncated."""
+"""Tokens of a text at most. 37% of the pairs of RTE are longer, and are truncated."""
 STEPS = {"cola": (150, 200), "rte": (50, 50), "sst2": (120, 150)}
-"""Of each step that searches, and of each that does not; the report has 10 epochs in all four."""
+"""Batches of a step that searches, and of one that does not; the report has 10 epochs in all."""
 WHOLE, GATES = "whole", "heads, gates"
 SPACES = ("input_qkv", "heads", GATES, "ffn", "qk", "v")
 TARGETS = (None, 0.5, 0.75, 1.0)
-"""None: no FLOPs loss, and a budget that all meet."""
+"""Shares of a space; None: no FLOPs loss, and a budget that all meet."""
 SOURCE: dict[tuple[str, str, float | None], tuple[float, float]] = {
     ("cola", WHOLE, 1.0): (0.426, 1.0),
     ("rte", WHOLE, 1.0): (0.667, 1.0),
@@ -78,13 +51,13 @@ SOURCE: dict[tuple[str, str, float | None], tuple[float, float]] = {
     ("sst2", "input_qkv", 0.75): (0.906, 0.852),
     ("sst2", "input_qkv", 1.0): (0.909, 0.974),
 }
-"""Score on the dev set, and ratio found, by task, space and target (tables of 5.1 and 5.6.1). Its
-ratios lie above the targets of 0.5 and 0.75; the best checkpoint may be an early one. Ours end in
-the band."""
+"""Score on the dev set, and ratio found, by task, space and target (tables of 5.1 and 5.6.1)."""
+# Ratios of the report lie above the targets of 0.5 and 0.75; the best checkpoint may be an early
+# one. Ours end in the band.
 
 
 def general_student(cache: Path) -> str:
-    """The folder of four layers of the pretrained model."""
+    """Return the folder of four layers of the pretrained model."""
     folder = cache / "minilm-4"
     if not folder.is_dir():
         model = AutoModel.from_pretrained(minilm())
@@ -96,7 +69,7 @@ def general_student(cache: Path) -> str:
 
 
 def four_steps(rows: int, steps: tuple[int, int]) -> tuple[Stage, ...]:
-    """The report's, with so many batches each, and a rate for so few."""
+    """Return the report's steps, with so many batches each, and a rate for so few."""
     return tuple(
         replace(stage, epochs=steps[0 if stage.searches else 1] * BATCH / rows, learning_rate=RATE)
         for stage in FOUR_STEPS
@@ -104,10 +77,10 @@ def four_steps(rows: int, steps: tuple[int, int]) -> tuple[Stage, ...]:
 
 
 def members_of(space: str, stages: tuple[Stage, ...]) -> list[SearchMethod]:
-    """The population that searches a space."""
+    """Return the population that searches a space."""
     if space == WHOLE:
         return [RandomPruning(target_ratio=1.0, stages=stages[2:], batch_size=BATCH)]
-    own = MaskSearch.preset(
+    search = MaskSearch.preset(
         "seed",
         spaces=(space.partition(",")[0],),
         heads_by="softmax" if space == "heads" else "sigmoid",
@@ -115,25 +88,23 @@ def members_of(space: str, stages: tuple[Stage, ...]) -> list[SearchMethod]:
         stages=stages,
         batch_size=BATCH,
     )
-    free = replace(own, flops_weight=0.0, target_ratio=0.51, tolerance=0.99)
+    free = replace(search, flops_weight=0.0, target_ratio=0.51, tolerance=0.99)
     return [
-        free if target is None else replace(own, target_ratio=target)
+        free if target is None else replace(search, target_ratio=target)
         for target in TARGETS
         if target or space != "heads"
     ]
 
 
 def rows_of(bench: Workbench, space: str, steps: tuple[int, int], seed: int) -> Iterator[Row]:
-    """What each member of the population of a space comes to.
-
-    Stage n takes the rows in the order of `seed` + n: no two seeds share one here, and `whole`
-    has those of the last two steps.
-    """
+    """Train the population of a space; yield a row for each member."""
+    # Stage n takes the rows in the order of `seed` + n: no two seeds share one here, and `whole`
+    # has those of the last two steps.
     problem, begun = bench.problem, time.process_time()
     seed = len(FOUR_STEPS) * seed + (2 if space == WHOLE else 0)
     members = members_of(space, four_steps(len(problem.train), steps))
-    found = type(members[0]).search(members, problem, seed=seed, progress=SilentProgress())
-    outcomes = list(found)
+    search = type(members[0]).search
+    outcomes = list(search(members, problem, seed=seed, progress=SilentProgress()))
     seconds = (time.process_time() - begun) / len(members)
     for member, outcome in zip(members, outcomes, strict=True):
         assert isinstance(outcome, SearchResult), outcome
@@ -159,7 +130,7 @@ def rows_of(bench: Workbench, space: str, steps: tuple[int, int], seed: int) -> 
 
 
 def print_tables(rows: list[Row]) -> None:
-    """A table for each task: means over seeds, beside the report's."""
+    """Print a table for each task: means over seeds, beside the report's."""
     for (task,), of_task in groups_of(rows, ["task"]).items():
         lines = []
         for (space, target), group in groups_of(of_task, ["space", "target"]).items():
@@ -176,33 +147,49 @@ def print_tables(rows: list[Row]) -> None:
         print_table(task, ["space", "target", "n", "select", "heldout", "KL", "cut", *names], lines)
 
 
-def main() -> None:
-    """Run, or go on, and print the tables."""
-    parser = parser_of(__doc__, tasks=tuple(STEPS), seeds=(0, 1, 2), cache=True, device=True)
-    parser.add_argument("--spaces", nargs="+", choices=SPACES, default=list(SPACES))
-    parser.add_argument("--teacher", default=minilm(), help="checkpoint")
-    parser.add_argument("--student", help="checkpoint; four layers of MiniLM by default")
-    parser.add_argument("--steps", nargs=2, type=int, help="of each step, searching or not")
-    asked = parsed(parser)
-    steps = tuple(asked.steps or STEPS[asked.task])
-    rows = Rows(asked.out / "seed_table.json", asked.device, layers=LAYERS, steps=STEPS)
-    inputs = read_inputs(
-        replace(task_of(asked.task, asked.glue), max_length=TOKENS),
-        replace(teacher_for(asked.task), checkpoint=asked.teacher),
-        student=asked.student or general_student(asked.cache),
-    )
-    for seed in asked.seeds:
-        for space in (WHOLE, *asked.spaces):
-            key = {"task": asked.task, "seed": seed, "space": space}
-            if rows.has(key):
-                continue
-            spaces = ("ffn",) if space == WHOLE else (space.partition(",")[0],)
-            session = Session(cache=asked.cache, device=asked.device)
-            bench = prepare(inputs, session, cost="units", spaces=spaces)
-            found = rows_of(bench, space, steps, seed)
-            rows.add(*[{**key, **row} for row in found])
-    print_tables(rows.rows)
+class SeedTable(Benchmark[Workbench]):
+    """Which findings of the report on mask search hold? Its search, in each kind of units.
 
+    Four layers of the pretrained MiniLM-L6 learn by `MaskSearch.preset("seed")`. The targets train
+    together, as one population; `whole` is the student that nobody cuts. In a row `open` is the
+    share that the search left open in its last step, `flops` the share of the FLOPs that is left.
+    With `--teacher bert-base-uncased --student huawei-noah/TinyBERT_General_4L_312D --steps 2670
+    2670` it is the report's own search, for a GPU.
+    """
 
-if __name__ == "__main__":
-    main()
+    name = "seed_table"
+    tasks = tuple(STEPS)
+    # Units of "heads" compete by a softmax in their layer, those of "heads, gates" by sigmoids.
+    grid = {"space": (WHOLE, *SPACES)}
+    about = {"layers": LAYERS, "steps": STEPS}
+    prepared_by = ("space",)
+
+    @classmethod
+    def parser(cls) -> argparse.ArgumentParser:
+        """Return the options, with other checkpoints and steps."""
+        parser = super().parser()
+        parser.add_argument("--teacher", default=minilm(), help="checkpoint")
+        parser.add_argument("--student", help="checkpoint; four layers of MiniLM by default")
+        parser.add_argument("--steps", nargs=2, type=int, help="of each step, searching or not")
+        return parser
+
+    def prepare(self, key: Row) -> Workbench:
+        """Prepare a problem whose budget counts units of the space."""
+        asked, space = self.asked, key["space"]
+        inputs = read_inputs(
+            replace(task_of(asked.task, asked.glue), max_length=TOKENS),
+            replace(teacher_for(asked.task), checkpoint=asked.teacher),
+            student=asked.student or general_student(asked.cache),
+        )
+        spaces = ("ffn",) if space == WHOLE else (space.partition(",")[0],)
+        session = Session(cache=asked.cache, device=asked.device)
+        return prepare(inputs, session, cost="units", spaces=spaces)
+
+    def rows(self, key: Row, bench: Workbench) -> Iterator[Row]:
+        """Train the population of the space."""
+        steps = tuple(self.asked.steps or STEPS[key["task"]])
+        return rows_of(bench, key["space"], steps, key["seed"])
+
+    def show(self, rows: list[Row]) -> None:
+        """Print the tables."""
+        print_tables(rows)

@@ -1,12 +1,14 @@
-"""The tasks of the benchmarks, their teachers, and what is measured of a trial."""
+"""Tasks of the benchmarks, their teachers, and the measures of a trial."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from benchmarks.harness import Benchmark, Row
 from maskfront import SearchMethod, SearchResult, Task, Teacher, glue
 from objectives.problem import Problem
 from objectives.progress import SilentProgress
@@ -16,7 +18,8 @@ from objectives.workbench.workbench import Workbench, prepare
 from studies._quickstart_data import minilm, tweets
 
 RATE = 3e-4
-"""The learning rate of a student that is trained alone."""
+"""Learning rate of a student that is trained alone."""
+BATCH = 32
 EPOCHS_OF_TEACHER = {"tweets": 2, "sst2": 3, "cola": 3, "rte": 5}
 SIZES: dict[str, dict[str, int]] = {
     "sst2": {"train": 10_000, "alpha": 1000, "select": 1500, "max_length": 64},
@@ -26,7 +29,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def task_of(name: str, folder: str | None) -> Task:
-    """The rows of a task, those of GLUE from `folder`: 10,000 of SST-2, all of the others."""
+    """Return a task: tweets, or one of GLUE from `folder`, 10,000 rows of SST-2."""
     if folder is None:
         return Task(
             name=name, data=tweets, label="sentiment", max_length=48, train=4000, select=1500
@@ -35,7 +38,7 @@ def task_of(name: str, folder: str | None) -> Task:
 
 
 def teacher_for(name: str) -> Teacher:
-    """MiniLM-L6, which is fine-tuned on the task."""
+    """Return MiniLM-L6, which is fine-tuned on the task."""
     epochs = EPOCHS_OF_TEACHER[name]
     return Teacher(checkpoint=minilm(), epochs=epochs, learning_rate=5e-5)
 
@@ -43,22 +46,26 @@ def teacher_for(name: str) -> Teacher:
 def workbench(
     name: str, folder: str | None, cache: Path, *, all_text: bool = False, device: str = "cpu"
 ) -> Workbench:
-    """Rows, teacher and scores of a task; with `all_text` students learn from the rows beyond train
-    too, without their labels."""
-    own = task_of(name, folder)
+    """Prepare a task; with `all_text` students learn from the rows beyond train, too."""
+    task = task_of(name, folder)
     if all_text:
-        own = replace(own, unlabelled_split=own.split)
-    return prepare(read_inputs(own, teacher_for(name)), Session(cache=cache, device=device))
+        task = replace(task, unlabelled_split=task.split)
+    return prepare(read_inputs(task, teacher_for(name)), Session(cache=cache, device=device))
 
 
 def teacher_row(bench: Workbench) -> dict[str, Any]:
-    """What a row tells of the teacher."""
-    whole = bench.unpruned
-    return {"teacher_select": whole.metric, "teacher_heldout": whole.heldout_metric}
+    """Return the teacher's metrics on both splits."""
+    teacher = bench.unpruned
+    return {"teacher_select": teacher.metric, "teacher_heldout": teacher.heldout_metric}
+
+
+def epochs_of(steps: float, bench: Workbench) -> float:
+    """Convert steps of a batch into passes over train."""
+    return steps * BATCH / len(bench.problem.train)
 
 
 def search(method: SearchMethod, problem: Problem, seed: int) -> SearchResult:
-    """The student of one trial."""
+    """Run one trial."""
     [outcome] = type(method).search([method], problem, seed=seed, progress=SilentProgress())
     assert isinstance(outcome, SearchResult), outcome
     return outcome
@@ -67,35 +74,61 @@ def search(method: SearchMethod, problem: Problem, seed: int) -> SearchResult:
 def measure(
     bench: Workbench, method: SearchMethod, seed: int, problem: Problem | None = None
 ) -> dict[str, Any]:
-    """What one trial keeps of the teacher, and what its search took.
-
-    KL is the divergence from the teacher's answers, in nats; seconds are those of the processor.
-    """
+    """Run one trial; return its worth and the seconds of the processor that it took."""
     started = time.process_time()
     outcome = search(method, problem or bench.problem, seed)
     return {"processor_seconds": time.process_time() - started, **worth(bench, outcome)}
 
 
-def worth(bench: Workbench, found: SearchResult) -> dict[str, Any]:
-    """What a student keeps of the teacher, and what it costs."""
-    answers = bench.answers(found.model, found.architecture)
-    score = bench.score(found.model, found.architecture, answers)
-    same = {
-        role: (answers[role].argmax(-1) == said.argmax(-1)).float().mean().item()
-        for role, said in bench.teacher_answers.items()
+def worth(bench: Workbench, result: SearchResult) -> dict[str, Any]:
+    """Return metrics, costs, agreement with the teacher, and KL from its answers in nats."""
+    answers = bench.answers(result.model, result.architecture)
+    score = bench.score(result.model, result.architecture, answers)
+    agreement = {
+        role: (answers[role].argmax(-1) == logits.argmax(-1)).float().mean().item()
+        for role, logits in bench.teacher_answers.items()
     }
     return {
         "kl": score.divergence,
         "heldout_kl": score.heldout_divergence,
         "select": score.metric,
         "heldout": score.heldout_metric,
-        "agreement": same["select"],
-        "heldout_agreement": same["heldout"],
+        "agreement": agreement["select"],
+        "heldout_agreement": agreement["heldout"],
         "bytes": score.bytes,
         "reached": score.cost / bench.problem.budget.full,
     }
 
 
-def kept(found: dict[str, Any], *names: str) -> dict[str, Any]:
-    """These numbers of a trial alone."""
-    return {name: found[name] for name in names}
+def kept(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return these fields alone."""
+    return {name: row[name] for name in names}
+
+
+class Training(Benchmark[Workbench]):
+    """A question about what a method makes of a fine-tuned MiniLM-L6: a trial for each row."""
+
+    kept: ClassVar[Sequence[str]] = ("kl", "heldout_kl", "select", "heldout", "processor_seconds")
+
+    def prepare(self, key: Row) -> Workbench:
+        """Fine-tune the teacher; with `--text` rows beyond train are there, too."""
+        asked = self.asked
+        text = getattr(asked, "text", False)
+        return workbench(asked.task, asked.glue, asked.cache, all_text=text, device=asked.device)
+
+    def method(self, key: Row, bench: Workbench) -> SearchMethod:
+        """Return the method of a row."""
+        raise NotImplementedError
+
+    def problem(self, key: Row, bench: Workbench) -> Problem:
+        """Return the rows that the method may read."""
+        return bench.problem
+
+    def rows(self, key: Row, bench: Workbench) -> list[Row]:
+        """Run the trial."""
+        method, problem = self.method(key, bench), self.problem(key, bench)
+        row = measure(bench, method, key["seed"], problem)
+        return [{**teacher_row(bench), **kept(row, *self.kept)}]
+
+
+TEXT = {"text": "learn from the rows beyond train, too, without their labels"}

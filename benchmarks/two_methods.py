@@ -1,26 +1,4 @@
-"""One study of two methods, or two studies with half of its trials each? Which sampler?
-
-MiniLM-L6 is fine-tuned on a task once. A trial cuts the BERT (`FisherSearch`) or makes a cell
-(`CellSearch`), as in studies/cut_or_cells.py, with little training and more knobs:
-
-    one study     the sampler draws the method, then the knobs of that method alone
-    two studies   a study of each method with half of the trials, one front of both
-
-Of two studies the sampler is the default: with 8 trials each, all draw at random. Of knobs that not
-every trial has, "gp" and "nsgaii" learn nothing (Optuna's intersection search space): they choose
-the method, and draw its knobs at random. "tpe" learns from each knob alone.
-
-    OMP_NUM_THREADS=1 python -m benchmarks.two_methods --cache FOLDER --threads 1
-        [--task sst2|cola --glue FOLDER] [--seeds 0 1 2] [--samplers tpe random nsgaii gp]
-
-Without `--glue` the task is that of the quickstart, "tweets". Writes
-benchmarks/results/two_methods.json row by row and goes on where it was stopped; prints the means of
-the rows there. The hypervolume is that of a run's page, as a share of the ideal: there all cheap
-models are nearly equal. So beside it stands the area above the unpruned metric less 0.1, the ratio
-by its logarithm to base 10; on the selection split, by which a front is chosen, and held out.
-Seconds are those of the processor. What all studies share, such as the teacher, is made before;
-what a launch makes for itself counts.
-"""
+"""A study of cut BERTs and cells together, beside a study of each."""
 
 from __future__ import annotations
 
@@ -34,7 +12,7 @@ from tempfile import TemporaryDirectory
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from rich.console import Console
 
-from benchmarks.harness import Row, Rows, parsed, parser_of, print_means, sharing_cache
+from benchmarks.harness import Benchmark, Row, sharing_cache
 from benchmarks.tasks import task_of, teacher_for, workbench
 from maskfront import CellSearch, FisherSearch, Run, SearchMethod, Study, Task, Teacher, launch
 from objectives.students.bert.exporting import save_model
@@ -44,8 +22,6 @@ from orchestrator.sampler import SamplerName
 from reports.figures.outer_loop import area, share_covered
 from studies.cut_or_cells import recover
 
-SAMPLERS: tuple[SamplerName, ...] = ("tpe", "random", "nsgaii", "gp")
-SINGLE, BOTH = "two studies", "one study"
 WORST = 0.1
 """How far below the unpruned metric a model is worth nothing."""
 OPERATIONS = ("conv5", "attention", "gated", "none")
@@ -65,20 +41,21 @@ SPACE: Mapping[str, BaseDistribution] = {
 
 
 class Bench:
-    """A task, its fine-tuned teacher as a folder, and what all studies of it share."""
+    """A task, its teacher as a folder, and the cache of all its studies."""
 
     def __init__(self, name: str, glue: str | None, cache: Path, scratch: Path):
+        """Fine-tune the teacher, and fill the cache before the clock runs."""
         self.task: Task = task_of(name, glue)
         self.shared, self.scratch = scratch / "cache", scratch
         self.shared.mkdir()
-        own = scratch / "teacher"
-        save_model(workbench(name, glue, cache).problem.teacher, own)
-        Checkpoint(teacher_for(name).checkpoint).tokenizer.save_pretrained(own)
-        self.teacher = Teacher(checkpoint=str(own))
-        self.run("", trials=len(METHODS), seed=0)  # fills the cache before the clock runs
+        folder = scratch / "teacher"
+        save_model(workbench(name, glue, cache).problem.teacher, folder)
+        Checkpoint(teacher_for(name).checkpoint).tokenizer.save_pretrained(folder)
+        self.teacher = Teacher(checkpoint=str(folder))
+        self.run("", trials=len(METHODS), seed=0)
 
     def run(self, only: str, *, trials: int, seed: int, sampler: SamplerName = "tpe") -> Run:
-        """A study of one method, or of all if none is named, run in a folder of its own."""
+        """Run a study of one method, or of all if none is named, in a new folder."""
         study = Study(
             name="two-methods",
             task=self.task,
@@ -102,18 +79,20 @@ class Bench:
 
 
 def of_runs(runs: Sequence[Run], seconds: float) -> Row:
-    """What a row tells of the front of one study, or of several together."""
+    """Score the front of one study, or of several together."""
     front = pareto_front([trial for run in runs for trial in run.trials])
-    whole = runs[0].unpruned
+    unpruned = runs[0].unpruned
     finished = [trial for run in runs for trial in run.finished]
     cells = sum("heads" not in trial.result.widths for trial in finished)
+    # In the hypervolume all cheap models are nearly equal. The areas are above the unpruned metric
+    # less 0.1, with the ratio by its logarithm to base 10.
     areas = {}
     for name, field in (("area", "metric"), ("heldout_area", "heldout_metric")):
-        steps = [(math.log10(one.result.ratio), getattr(one.result, field)) for one in front]
-        areas[name] = area(steps, getattr(whole, field) - WORST, 0.0)
-    shares = [(one.result.ratio, one.result.metric) for one in front]
+        steps = [(math.log10(trial.result.ratio), getattr(trial.result, field)) for trial in front]
+        areas[name] = area(steps, getattr(unpruned, field) - WORST, 0.0)
+    shares = [(trial.result.ratio, trial.result.metric) for trial in front]
     return {
-        "hypervolume": share_covered(shares, whole.metric),
+        "hypervolume": share_covered(shares, unpruned.metric),
         **areas,
         "finished": len(finished),
         "cells": cells,
@@ -122,48 +101,39 @@ def of_runs(runs: Sequence[Run], seconds: float) -> Row:
     }
 
 
-def measured(bench: Bench, arm: str, sampler: SamplerName, trials: int, seed: int) -> Row:
-    """Run the study, or the studies, of an arm."""
-    started = time.process_time()
-    each = {"": trials} if arm == BOTH else dict.fromkeys(METHODS, trials // len(METHODS))
-    runs = [
-        bench.run(only, trials=number, seed=seed, sampler=sampler) for only, number in each.items()
-    ]
-    return of_runs(runs, time.process_time() - started)
+class TwoMethods(Benchmark[Bench]):
+    """One study of two methods, or two studies with half of its trials each? Which sampler?
 
+    Of two studies the sampler is the default: with 8 trials each, all draw at random. Of knobs that
+    not every trial has, "gp" and "nsgaii" learn nothing (Optuna's intersection search space).
+    """
 
-def main() -> None:
-    """Run, or go on, and print the table."""
-    parser = parser_of(__doc__, tasks=("tweets", "sst2", "cola"), seeds=(0, 1, 2), cache=True)
-    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=SAMPLERS)
-    parser.add_argument("--trials", type=int, default=16)
-    asked = parsed(parser)
-    rows = Rows(asked.out / "two_methods.json")
-    arms = [(SINGLE, "tpe"), *((BOTH, sampler) for sampler in asked.samplers)]
-    wanted = [
-        {"task": asked.task, "trials": asked.trials, "arm": arm, "sampler": sampler, "seed": seed}
-        for seed in asked.seeds
-        for arm, sampler in arms
-    ]
-    if left := [key for key in wanted if not rows.has(key)]:
-        with TemporaryDirectory() as scratch:
-            bench = Bench(asked.task, asked.glue, asked.cache, Path(scratch))
-            for key in left:
-                own = measured(bench, key["arm"], key["sampler"], key["trials"], key["seed"])
-                rows.add({**key, **own})
-    print_means(
-        "fronts after so many trials",
-        rows.rows,
-        ("task", "trials", "arm", "sampler"),
-        {
-            "hypervolume": ".4f",
-            "area": ".4f",
-            "heldout_area": ".4f",
-            "cells": ".1f",
-            "seconds": ".0f",
-        },
-    )
+    name = "two_methods"
+    grid = {"sampler": ("two studies", "tpe", "random", "nsgaii", "gp"), "trials": (16,)}
+    groups = ("task", "trials", "arm", "sampler")
+    means = {
+        **{"hypervolume": ".4f", "area": ".4f", "heldout_area": ".4f"},
+        **{"cells": ".1f", "seconds": ".0f"},
+    }
 
+    def prepare(self, key: Row) -> Bench:
+        """Make what all studies share."""
+        return Bench(self.asked.task, self.asked.glue, self.asked.cache, self.scratch)
 
-if __name__ == "__main__":
-    main()
+    def key(self, key: Row, bench: Bench) -> Row:
+        """Return the key: "two studies" is an arm of the default sampler."""
+        if key["sampler"] == "two studies":
+            return {**key, "arm": "two studies", "sampler": "tpe"}
+        return {**key, "arm": "one study"}
+
+    def rows(self, key: Row, bench: Bench) -> list[Row]:
+        """Run the study, or the studies."""
+        started, trials = time.process_time(), key["trials"]
+        each = {"": trials}
+        if key["arm"] == "two studies":
+            each = dict.fromkeys(METHODS, trials // len(METHODS))
+        runs = [
+            bench.run(method, trials=number, seed=key["seed"], sampler=key["sampler"])
+            for method, number in each.items()
+        ]
+        return [of_runs(runs, time.process_time() - started)]

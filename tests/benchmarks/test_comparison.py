@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.comparison.figure import attainment, comparison_figure, comparison_tables
-from benchmarks.comparison.numbers import Comparison, Kept, chosen, compare
+from benchmarks.comparison import (
+    Comparison,
+    Kept,
+    attainment,
+    chosen,
+    compare,
+    comparison_figure,
+    comparison_tables,
+)
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from reports.figures.outer_loop import hypervolume

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks
+from benchmarks.measure import NAMES, benchmark_of
 
 SCRIPTS = sorted(file.stem for file in Path(benchmarks.__path__[0]).glob("*.py"))
 
@@ -15,3 +16,15 @@ SCRIPTS = sorted(file.stem for file in Path(benchmarks.__path__[0]).glob("*.py")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_benchmark_can_be_started(script: str) -> None:
     assert import_module(f"benchmarks.{script}").__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_registry_knows_its_benchmarks_and_their_options(name: str) -> None:
+    benchmark = benchmark_of(name)
+    assert (benchmark.__doc__ or "").split("\n", 1)[0].rstrip("?:.").strip()
+    parser = benchmark.parser()
+    given = ["--cache", "folder"] if benchmark.cache else []
+    asked = parser.parse_args([*given, *(["--run", "folder"] if name == "gate" else [])])
+    keys = list(benchmark.keys(benchmark(asked)))
+    assert keys
+    assert len({str(key) for key in keys}) == len(keys)

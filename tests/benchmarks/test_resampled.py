@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.comparison.resampled import Resampled
+from benchmarks.comparison import Resampled
 from objectives.measures.evaluate import score
 from objectives.problem import Problem
 from objectives.text.task import Task

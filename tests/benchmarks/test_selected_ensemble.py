@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from benchmarks.selected_ensemble import ensembles
+from benchmarks.cascade import ensembles
 from objectives.combining.members import GateRows, Member, probabilities
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from benchmarks.strategies import STRATEGIES, Table, main, read_table, search
+from benchmarks import measure
+from benchmarks.strategies import STRATEGIES, Table, read_table, search
 from objectives.errors import UserError
 
 PLACES = {"operation": ["conv3", "conv5", "gated"], "width": [32, 64, 128], "norm": [True, False]}
@@ -64,19 +64,18 @@ def test_a_budget_that_is_spent_counts_in_full(table: Table) -> None:
 
 
 def test_a_restart_goes_on_from_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path / "made-up.json")
 
     def run(*seeds: str) -> list[dict[str, object]]:
-        given = [str(file), "--out", str(tmp_path), "--budget", "12", "--threads", "1"]
+        given = ["--table", str(file), "--out", str(tmp_path), "--budgets", "12"]
         chosen = ["--strategies", "random", "ageing evolution", "--seeds", *seeds]
-        monkeypatch.setattr(sys, "argv", ["strategies", *given, *chosen])
-        main()
-        found: list[dict[str, object]] = json.loads((tmp_path / "strategies.json").read_text())[
+        measure.main(["strategies", *given, *chosen])
+        rows: list[dict[str, object]] = json.loads((tmp_path / "strategies.json").read_text())[
             "rows"
         ]
-        return found
+        return rows
 
     first = run("0")
     assert [(row["strategy"], row["seed"]) for row in first] == [
