@@ -25,7 +25,7 @@ from objectives.session import Session
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pretrained import Classifier as Model
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import Examples
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import load_teacher
@@ -47,7 +47,7 @@ def teacher_of(name: str, glue: str | None, cache: Path) -> tuple[Model, Labelle
     model = load_teacher(
         inputs.teacher, inputs.text, inputs.split("train"), session=Session(cache=cache)
     )
-    text = load(replace(task, train=None))
+    text = load_text(replace(task, train=None))
     train = inputs.text.roles["train"]
     known = set(train.texts)
     rows = [row for role in text.roles.values() for row in _rows(role) if (row[0],) not in known]

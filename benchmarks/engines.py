@@ -26,7 +26,7 @@ from objectives.engines.onnx_model import (
     write_int8,
     write_onnx,
 )
-from objectives.engines.serving import serve
+from objectives.engines.serving import make_runnable
 from objectives.engines.timing import milliseconds
 from objectives.measures.evaluate import divergence, metric_of, predict_with
 from objectives.measures.latency import load_latency
@@ -86,7 +86,9 @@ class LatencyTable(Benchmark[Classifier]):
             folder = Path(scratch)
             (folder / "cache").mkdir()
             named = {f"{scratch}/{number}": one for number, one in enumerate(models)}
-            runs = [one.run for one in serve(engine, named, folder, self.asked.threads, "cpu")]
+            runs = [
+                one.run for one in make_runnable(engine, named, folder, self.asked.threads, "cpu")
+            ]
             session = Session(cache=folder / "cache")
             cost = load_latency(model, batch=batch, seq_len=length, engine=engine, session=session)
             inputs = timing.tokens(model.config.vocab_size, batch, length)

@@ -23,9 +23,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.delivery.deployed import open_classifier, text_to_label, texts_of
 from objectives.delivery.exported import load_model
-from objectives.delivery.timings import Bench, Timing, compared
+from objectives.delivery.timings import Bench, Timing, with_comparisons
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
-from objectives.engines.serving import Served, serve
+from objectives.engines.serving import Served, make_runnable
 from objectives.engines.timing import in_turns, tokens
 from objectives.errors import UserError, first_line
 from objectives.measures.bootstrap import Worth
@@ -123,7 +123,7 @@ def bench(
                 served = dict(
                     zip(
                         models,
-                        serve(engine, models, Path(scratch), used, device),
+                        make_runnable(engine, models, Path(scratch), used, device),
                         strict=True,
                     )
                 )
@@ -157,7 +157,7 @@ def bench(
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
-    return Bench(reference, compared(timings, reference), skipped, conditions)
+    return Bench(reference, with_comparisons(timings, reference), skipped, conditions)
 
 
 def _load(

@@ -74,7 +74,7 @@ class Bench:
     conditions: Mapping[str, str | int]
 
 
-def compared(timings: Iterable[Timing], reference: str) -> tuple[Timing, ...]:
+def with_comparisons(timings: Iterable[Timing], reference: str) -> tuple[Timing, ...]:
     """Fill in the comparisons with the reference on the same shape, those of texts first."""
     timings = sorted(timings, key=lambda timing: not timing.texts)
     rows = []

@@ -58,7 +58,7 @@ def check_engine(engine: Engine, device: str) -> None:
     check_installed("onnx", "onnxscript", "onnxruntime")
 
 
-def serve(
+def make_runnable(
     engine: Engine, models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
 ) -> list[Served]:
     """Make models ready to run, in their order. Names are folders, which may bring ONNX files;

@@ -23,7 +23,7 @@ from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives.cache import atomic_write, content_key, read_cached
 from objectives.engines.names import Engine
-from objectives.engines.serving import serve
+from objectives.engines.serving import make_runnable
 from objectives.engines.timing import WARM_UPS, in_turns, tokens
 from objectives.measures.cost import Cost, Count, check_priced
 from objectives.session import Session
@@ -187,7 +187,7 @@ def milliseconds_beside(
     with TemporaryDirectory() as scratch:
         models = {f"{scratch}/model": model, f"{scratch}/reference": reference}
         threads = torch.get_num_threads()
-        served = serve(conditions.engine, models, Path(scratch), threads, device)
+        served = make_runnable(conditions.engine, models, Path(scratch), threads, device)
         vocabulary = min(ready.config.vocab_size for ready in models.values())
         inputs = tokens(vocabulary, conditions.batch, conditions.seq_len)
         runs = [ready.run for ready in served]
@@ -228,7 +228,7 @@ def _measure(
         for number, cut_model in enumerate(models):
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            ready = serve(engine, {str(folder): cut_model}, folder, threads, session.device)
+            ready = make_runnable(engine, {str(folder): cut_model}, folder, threads, session.device)
             runs.append(ready[0].run)
             progress.advance()
         inputs = tokens(models[0].config.vocab_size, conditions.batch, conditions.seq_len)

@@ -51,11 +51,11 @@ ADABERT = SoftSettings(kind="gumbel", temperature=(1.0, 0.2), learning_rate=1e-4
 GDAS = SoftSettings(kind="gumbel", temperature=(10.0, 0.1), schedule="linear")
 """Dong & Yang 2019."""
 
-Gradients = Mapping[str, Tensor]
+ChoiceGradients = Mapping[str, Tensor]
 """Of each place, of the shape of its alpha: (choices,)."""
 
 
-class SoftChoices(Strategy[Gradients]):
+class SoftChoices(Strategy[ChoiceGradients]):
     """Alpha of each place, the weights made of it, and its optimiser."""
 
     def __init__(self, places: Places, seed: int, settings: SoftSettings = SoftSettings()):
@@ -104,7 +104,7 @@ class SoftChoices(Strategy[Gradients]):
             weights.update(zip(group, soft.split(sizes), strict=True))
         return {name: weights[name] for name in self.places}
 
-    def learn(self, feedback: Gradients) -> None:
+    def learn(self, feedback: ChoiceGradients) -> None:
         """Take a step of Adam against gradients of a loss; a place without one stays as it is."""
         for name, alpha in self.alpha.items():
             alpha.grad = feedback[name].detach().clone() if name in feedback else None

@@ -30,7 +30,7 @@ _WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))(?:\.0*)?")
 _REAL = re.compile(r"[+-]?\d*\.\d+")
 
 
-def load(task: Task) -> LabelledText:
+def load_text(task: Task) -> LabelledText:
     """Read the data and split it; then the text of the roles is in memory. Raises UserError for
     what is not there, for labels that are all equal, and for too few rows."""
     with TemporaryDirectory() as cache:  # for what `datasets` makes of local files

@@ -81,7 +81,7 @@ def rounded_weights(
     return {**computed, _POOLER: _rounded(weights[_POOLER], pooler, halves)}
 
 
-def rounded_inputs(
+def rounded_activations(
     inputs_KTI: Tensor, architectures: Sequence[BertArchitecture], layer: int
 ) -> Tensor:
     """Round inputs of a layer for those students whose architectures say so."""

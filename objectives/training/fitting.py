@@ -22,7 +22,7 @@ _POINTS = 100
 _LOSSES = "losses"
 
 
-class Rows(Protocol):
+class FittingRows(Protocol):
     """The rows and the device that a training needs of a problem."""
 
     @property
@@ -36,13 +36,13 @@ def trainable(module: nn.Module) -> dict[str, Tensor]:
     return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
 
 
-def steps_of(problem: Rows, epochs: float, batch_size: int) -> int:
+def steps_of(problem: FittingRows, epochs: float, batch_size: int) -> int:
     """The steps of so many passes over the train rows, one at least."""
     return max(1, round(epochs * len(problem.train) / batch_size))
 
 
 def train_cells(
-    problem: Rows,
+    problem: FittingRows,
     weights: Mapping[str, Tensor],
     loss: Callable[[Batch, int], Tensor],
     *,
@@ -81,7 +81,7 @@ def train_cells(
 
 
 def training_steps(
-    problem: Rows,
+    problem: FittingRows,
     weights: Mapping[str, Tensor],
     loss: Callable[[Batch, int], Tensor],
     optimizer: PopulationOptimizer,

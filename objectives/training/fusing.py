@@ -14,7 +14,7 @@ from torch import Tensor
 from objectives.students.bert.architecture import Widths
 from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD
 
-Layers = Sequence[Widths[int]]
+LayerSizes = Sequence[Widths[int]]
 """How much is left of each layer of a model."""
 
 _LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.(.+)")
@@ -23,7 +23,7 @@ _AXES = {f"{linear.name}.weight": (linear.outputs, linear.inputs) for linear in 
 }
 
 
-def joint(models: Sequence[Layers]) -> tuple[Widths[int], ...]:
+def joint(models: Sequence[LayerSizes]) -> tuple[Widths[int], ...]:
     """For each layer the widths that hold every model: the largest of each kind."""
     wide = []
     for layers in zip(*models, strict=True):
@@ -35,7 +35,10 @@ def joint(models: Sequence[Layers]) -> tuple[Widths[int], ...]:
 
 
 def fuse(
-    states: Sequence[Mapping[str, Tensor]], models: Sequence[Layers], wide: Layers, hidden: int
+    states: Sequence[Mapping[str, Tensor]],
+    models: Sequence[LayerSizes],
+    wide: LayerSizes,
+    hidden: int,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Stack K models cut from one, each weight (K, ...), padded to the widths `wide`; and what they
     read."""
@@ -69,8 +72,8 @@ def fuse(
 def take(
     weights: Mapping[str, Tensor],
     reads: Mapping[str, Tensor],
-    widths: Layers,
-    wide: Layers,
+    widths: LayerSizes,
+    wide: LayerSizes,
     slot: int,
     hidden: int,
 ) -> dict[str, Tensor]:
@@ -95,7 +98,7 @@ def _units_along(axis: str, widths: Widths[int], hidden: int) -> tuple[int, ...]
     return (size or hidden if axis in INPUTS else size,)
 
 
-def _axes(name: str, model: Layers, hidden: int) -> tuple[tuple[int, ...], ...]:
+def _axes(name: str, model: LayerSizes, hidden: int) -> tuple[tuple[int, ...], ...]:
     """Numbers of units along each axis of a weight; () where nothing is cut from it."""
     # An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
     match = _LAYER.fullmatch(name)
@@ -105,8 +108,10 @@ def _axes(name: str, model: Layers, hidden: int) -> tuple[tuple[int, ...], ...]:
     return tuple(_units_along(axis, model[int(match[1])], hidden) for axis in axes)
 
 
-def _resized(name: str, weight: Tensor, current: Layers, wanted: Layers, hidden: int) -> Tensor:
-    """A weight of a model of widths `own` with those that are `wanted`: padded, or cut off."""
+def _resized(
+    name: str, weight: Tensor, current: LayerSizes, wanted: LayerSizes, hidden: int
+) -> Tensor:
+    """A weight of a model of widths `current` with those that are `wanted`: padded, or cut off."""
     before, after = _axes(name, current, hidden), _axes(name, wanted, hidden)
     if before == after:
         return weight

@@ -21,7 +21,7 @@ _EVERY = 500  # steps from one checkpoint to the next
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The rows to learn from: `fitting.Rows`."""
+    """The rows to learn from: `fitting.FittingRows`."""
 
     train: Split
     device: str

@@ -21,7 +21,7 @@ from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.text.data import Batch
 from objectives.training.computed_weights import (
     masked_weights,
-    rounded_inputs,
+    rounded_activations,
     rounded_products,
     rounded_weights,
 )
@@ -283,7 +283,7 @@ class Population:
             if first_only:
                 read[name + "self.query"] = _first(read[name + "self.query"], sequences)
             query, key, value = (
-                self._linear(projection, rounded_inputs(inputs, self.rounding, layer))
+                self._linear(projection, rounded_activations(inputs, self.rounding, layer))
                 .unflatten(1, (sequences, -1))
                 .unflatten(-1, (heads, -1))
                 .flatten(0, 1)
@@ -309,7 +309,7 @@ class Population:
             )
             context_NSHP = _masked(context_NHSP.transpose(1, 2), masks.get("heads"))
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
-            context_KTV = rounded_inputs(context_KTV, self.rounding, layer)
+            context_KTV = rounded_activations(context_KTV, self.rounding, layer)
             attended = self._linear(name + "output.dense", context_KTV)
         else:
             attended = self.weights[name + "output.dense.bias"][:, None]
@@ -344,12 +344,12 @@ class Population:
     ) -> Tensor:
         name = f"bert.encoder.layer.{layer}."
         if self.padded[layer].ffn:
-            entering_KTD = rounded_inputs(hidden_KTD, self.rounding, layer)
+            entering_KTD = rounded_activations(hidden_KTD, self.rounding, layer)
             up_KTF = self.activation(self._linear(name + "intermediate.dense", entering_KTD))
             if (mask_KBF := masks.get("ffn")) is not None:
                 up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * mask_KBF[:, :, None]
                 up_KTF = up_KBSF.flatten(1, 2)
-            up_KTF = rounded_inputs(up_KTF, self.rounding, layer)
+            up_KTF = rounded_activations(up_KTF, self.rounding, layer)
             fed = self._linear(name + "output.dense", up_KTF)
         else:
             fed = self.weights[name + "output.dense.bias"][:, None]

@@ -19,7 +19,7 @@ from objectives.students.bert.student import check_layers, same_tokens
 from objectives.text import task as tasks
 from objectives.text.augmentation import Augmentation, Augmenter, read_augmentation
 from objectives.text.data import Split
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import LabelledText, Task
 from objectives.workbench.answering import Answering, BertAnswers, load_classifiers
 from objectives.workbench.given import GivenAnswers, read_given
@@ -169,7 +169,7 @@ def read_inputs(
         _check_layers(reader, student_layers, why)
     if start is not None:
         start.bert_config()  # refuses what cannot be cut
-    text, given = _named(task, teacher, load(task))
+    text, given = _named(task, teacher, load_text(task))
     check_labels(teacher, text.label_names, several=text.several)
     if start is not None and start.has_classifier:
         start.label_order(text.label_names, several=text.several)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from objectives.engines.names import BITS, FULL_BITS, Engine
-from objectives.engines.serving import serve
+from objectives.engines.serving import make_runnable
 from objectives.measures.bootstrap import Worth
 from objectives.measures.evaluate import (
     divergence,
@@ -53,7 +53,9 @@ def served_answers(
     if BITS[engine] == FULL_BITS:
         return {role: predict(model, split, device) for role, split in splits.items()}
     with TemporaryDirectory() as scratch:
-        (served,) = serve(engine, {scratch: model}, Path(scratch), torch.get_num_threads(), device)
+        (served,) = make_runnable(
+            engine, {scratch: model}, Path(scratch), torch.get_num_threads(), device
+        )
         return {role: predict_with(served.run, split) for role, split in splits.items()}
 
 

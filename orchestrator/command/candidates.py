@@ -17,7 +17,7 @@ from objectives.combining.members import GateRows, Member
 from objectives.delivery import deployed
 from objectives.delivery.bench import UNPRUNED, timings_of
 from objectives.delivery.exported import load_model
-from objectives.delivery.timings import Bench, compared
+from objectives.delivery.timings import Bench, with_comparisons
 from objectives.engines.names import BITS, Engine
 from objectives.metric import Logits
 from objectives.students.bert.pretrained import Checkpoint
@@ -158,7 +158,7 @@ class Candidates:
             )
         ]
         conditions: dict[str, str | int] = {"device": "cpu", "threads": 1}
-        keep_speeds(run, Bench(UNPRUNED, compared(timings, UNPRUNED), {}, conditions))
+        keep_speeds(run, Bench(UNPRUNED, with_comparisons(timings, UNPRUNED), {}, conditions))
 
     def _answers(self, run: RunRecord, number: int | None, engine: Engine) -> Mapping[str, Logits]:
         """Read the kept logits, or compute them where none of this precision were kept."""

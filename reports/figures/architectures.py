@@ -17,7 +17,7 @@ from reports.pareto import percent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class KeptUnits:
     """Units of one kind that the front's models keep, one row a model, one column a layer."""
 
     unit: str
@@ -38,11 +38,11 @@ class Kept:
         )
 
 
-def kinds_kept(run: RunRecord) -> list[Kept]:
+def kinds_kept(run: RunRecord) -> list[KeptUnits]:
     """Units of each kind that the front's models keep, by rising cost; see `sizes.shown`."""
     models = [trial.result.widths for trial in run.front]
     return [
-        Kept(
+        KeptUnits(
             unit=in_words(kind),
             counts=tuple(widths.get(kind, ()) for widths in models),
             totals=totals,
@@ -137,7 +137,7 @@ def _sentence(run: RunRecord, agreed: Consensus) -> str:
     )
 
 
-def architectures_figure(run: RunRecord, kinds: list[Kept]) -> go.Figure:
+def architectures_figure(run: RunRecord, kinds: list[KeptUnits]) -> go.Figure:
     """Draw a heat map of each kind, two side by side, the smallest model lowest."""
     rows = [f"{percent(trial.result.ratio)} (trial {trial.number})" for trial in run.front]
     lines = -(-len(kinds) // 2)

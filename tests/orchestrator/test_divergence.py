@@ -18,7 +18,7 @@ from objectives.errors import UserError
 from orchestrator.runs.records import RESULT, UNPRUNED, WORDS, front_document, load_optuna_study
 from orchestrator.status import run_status
 from orchestrator.study_file import load_study
-from reports.dashboard import _trial_note
+from reports.page.following import _trial_note
 from tests.conftest import graded_rows
 from tests.orchestrator.workers.test_launch import scripted
 

@@ -12,7 +12,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import run_status
 from orchestrator.storage.connect import open_storage
 from orchestrator.study import Study
-from reports.dashboard import publish
+from reports.page.following import publish
 from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
 

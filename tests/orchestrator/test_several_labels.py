@@ -38,7 +38,7 @@ from objectives.measures.evaluate import divergence
 from objectives.metric import metric_value
 from objectives.session import Session
 from objectives.text.data import Split
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.training.losses import prediction_loss, task_loss
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.rows import odd_labels
@@ -82,7 +82,7 @@ def task(**changes: Any) -> Task:
 
 
 def test_labels_are_read_whatever_their_form(tmp_path: Path) -> None:
-    lists = load(task())
+    lists = load_text(task())
     assert list(lists.label_names) == LABELS
     rows = sets_of()
     known = dict(rows)
@@ -103,23 +103,23 @@ def test_labels_are_read_whatever_their_form(tmp_path: Path) -> None:
         ("mixed.jsonl", "label"),
         ("columns.csv", tuple(LABELS)),
     ):
-        others = load(Task.from_files(tmp_path / file, label=label, **fields))
+        others = load_text(Task.from_files(tmp_path / file, label=label, **fields))
         assert others.fingerprint == lists.fingerprint
 
 
 def test_labels_have_the_order_that_the_user_gave_them() -> None:
     """Lists of answers, and outputs without names, are in it."""
     backwards = LABELS[::-1]
-    assert list(load(task(data=columns, label=tuple(backwards))).label_names) == backwards
+    assert list(load_text(task(data=columns, label=tuple(backwards))).label_names) == backwards
     numbered = column(lambda own: [{"food": 11, "happy": 2, "sad": 1}[name] for name in own])
-    assert list(load(task(data=numbered)).label_names) == ["1", "2", "11"]
+    assert list(load_text(task(data=numbered)).label_names) == ["1", "2", "11"]
 
 
 def test_a_list_of_classes_has_their_names() -> None:
     names = ["sad", "happy", "food", "never"]
     features = Features({"text": Value("string"), "label": List(ClassLabel(names=names))})
     rows = column(lambda own: [names.index(name) for name in own])
-    read = load(task(data=lambda: rows().cast(features)))
+    read = load_text(task(data=lambda: rows().cast(features)))
     assert list(read.label_names) == names
     known = dict(sets_of())
     for examples in read.roles.values():
@@ -146,7 +146,7 @@ def test_what_is_no_set_of_labels_is_refused_in_one_line(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as raised:
-        load(task(**changes))
+        load_text(task(**changes))
     assert "\n" not in str(raised.value)
 
 
@@ -229,7 +229,7 @@ def test_texts_with_several_labels_from_launch_to_answers(study: Study, tmp_path
         assert [float(own) for own in whole.groups()] == pytest.approx(
             [trial.result.metric, trial.result.heldout_metric], abs=0.02
         )
-        rows = load(study.task).roles["heldout"]
+        rows = load_text(study.task).roles["heldout"]
         found = Classifier(out)([text for (text,) in rows.texts])
         told = np.array([[n in one.label for n in LABELS] for one in found], np.int8)
         assert metric_value("micro_f1", rows.labels, told) == pytest.approx(
@@ -304,7 +304,7 @@ def test_given_probabilities_of_several_labels_need_not_sum_to_one(
 
 
 def test_a_label_that_no_train_row_has_is_named() -> None:
-    text = load(task())
+    text = load_text(task())
     train = text.roles["train"]
     without = replace(train, labels=train.labels * np.array([0, 1, 1], np.int8))
     assert list(odd_labels(text)) == []

@@ -23,7 +23,7 @@ from orchestrator.dashboard.server import application
 from orchestrator.runs.records import front_document, read_run
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import run_status
-from reports.dashboard import publish
+from reports.page.following import publish
 from reports.page.page import write_report
 
 OTHERS: tuple[Any, ...] = (

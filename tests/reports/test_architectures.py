@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
-from reports.dashboard import _trial_note
 from reports.figures.architectures import (
     architecture_section,
     architectures_figure,
@@ -16,6 +15,7 @@ from reports.figures.architectures import (
     kinds_kept,
 )
 from reports.overlay import overlay
+from reports.page.following import _trial_note
 from reports.page.page import write_report
 from tests.reports.conftest import widths_of, write_trial_files
 

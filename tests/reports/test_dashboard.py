@@ -36,8 +36,8 @@ from orchestrator.runs.records import (
 )
 from orchestrator.runs.results import markdown
 from orchestrator.runs.run_folder import RunFolder
-from reports.dashboard import _front, _trial_note, publish
 from reports.overlay import overlay
+from reports.page.following import _front, _trial_note, publish
 from tests.reports.conftest import SPACE, many_run, store_run
 
 pytestmark = pytest.mark.timeout(240)
@@ -245,7 +245,7 @@ def test_a_note_on_a_study_is_kept_and_until_then_follows_the_run(
     paths.artifacts.mkdir(parents=True)
     store_run(paths, many_run(4, seed=0))
     study, texts = load_optuna_study(paths.path), iter(["one", "two", "three", "four"])
-    monkeypatch.setattr("reports.dashboard._study_note", lambda run: next(texts))
+    monkeypatch.setattr("reports.page.following._study_note", lambda run: next(texts))
 
     def published() -> str:
         publish(read_run(paths.path))
@@ -253,7 +253,7 @@ def test_a_note_on_a_study_is_kept_and_until_then_follows_the_run(
 
     assert [published(), published()] == ["one", "two"]
     with monkeypatch.context() as killed:
-        killed.setattr("reports.dashboard.save_note", Mock(side_effect=SystemExit))
+        killed.setattr("reports.page.following.save_note", Mock(side_effect=SystemExit))
         with pytest.raises(SystemExit):
             published()
     assert published() == "four", "what a killed launch left is its own"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from objectives.delivery.timings import Bench, Timing, compared
+from objectives.delivery.timings import Bench, Timing, with_comparisons
 from objectives.engines.names import BITS, Engine
 from objectives.measures.bootstrap import Worth
 from reports.timings import timings_document, timings_table
@@ -34,7 +34,7 @@ def timing(
 def bench(
     *timings: Timing, skipped: dict[str, str] | None = None, **conditions: str | int
 ) -> Bench:
-    return Bench("full", compared(timings, "full"), skipped or {}, conditions)
+    return Bench("full", with_comparisons(timings, "full"), skipped or {}, conditions)
 
 
 def test_speed_ups_are_of_the_reference_in_its_fastest_float32_and_in_the_same_engine() -> None:

@@ -16,7 +16,7 @@ import studies
 from benchmarks import compare
 from objectives.methods.mask_search import MaskSearch
 from objectives.text.glue import glue
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
@@ -42,7 +42,7 @@ def test_the_study_loads_and_bears_its_files_name(path: Path) -> None:
 def test_the_quickstart_has_three_sentiments_in_four_disjoint_roles() -> None:
     task = load_study(FOLDER / "quickstart.py").task
     assert isinstance(task, Task)
-    text = load(task)
+    text = load_text(task)
     assert list(text.label_names) == ["negative", "neutral", "positive"]
     assert {role: len(examples.texts) for role, examples in text.roles.items()} == {
         "train": task.train,

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, Share, UserError
-from objectives.methods.cells.choosing import CellChoice, Chosen
+from objectives.methods.cells.choosing import CellChoice, ChosenCell
 from objectives.methods.cells.soft_search import EdgeWeights, heaviest
 from objectives.methods.cells.super_net import SuperNet
 from objectives.problem import Problem
@@ -81,7 +81,7 @@ class AdaBert(CellChoice):
             cells=tuple(range(self.most_cells + 1)),
         )
 
-    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by the largest weights; the student begins at the super-net's."""
         net = self._super_net(problem, seed, progress)
         settings = replace(ADABERT, learning_rate=self.grad_rescale)
@@ -102,7 +102,7 @@ class AdaBert(CellChoice):
             place: (logits / last).softmax(-1).tolist() for place, logits in soft.alpha.items()
         }
         choices = self.derived(self.space.weights(numbers))
-        return Chosen(net.genotype(choices), curve, net.extract(choices))
+        return ChosenCell(net.genotype(choices), curve, net.extract(choices))
 
     def derived(self, weights: EdgeWeights) -> Mapping[str, Choice]:
         """The two edges of each node whose best operation weighs most, and the number of cells.

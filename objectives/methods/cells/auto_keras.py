@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from objectives.errors import PositiveFloat, PositiveInt, check_ranges
 from objectives.measures.measured import measured_flops
-from objectives.methods.cells.choosing import Aimed, Chosen, hinge
+from objectives.methods.cells.choosing import Aimed, ChosenCell, hinge
 from objectives.methods.cells.learning import loss_of, new_cell
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -241,7 +241,7 @@ class AutoKeras(Aimed):
         if self.base.recurrent:
             check_position_wise(self.names)
 
-    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         tree = MorphTree(self, seed)
         trained: dict[Choice, CellForSequenceClassification] = {}
         curve: list[CurvePoint] = []
@@ -277,9 +277,9 @@ class AutoKeras(Aimed):
             if candidate["cell"] in trained
         ]
         if not left:
-            return Chosen(self.base, failed)
+            return ChosenCell(self.base, failed)
         _, cell = max(left, key=itemgetter(0))
-        return Chosen(_genotype(cell), curve, trained[cell])
+        return ChosenCell(_genotype(cell), curve, trained[cell])
 
     def _score(self, student: CellForSequenceClassification, problem: Problem) -> float:
         score = answer_score(lambda inputs: student(**inputs), all_alpha(problem), problem)

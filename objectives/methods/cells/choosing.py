@@ -36,7 +36,7 @@ from objectives.training.fitting import train_cells, trainable
 from objectives.training.scoring import answer_score
 
 
-class Chosen(NamedTuple):
+class ChosenCell(NamedTuple):
     """The choice of a search. Where a loss was not finite only its curve counts."""
 
     genotype: Genotype
@@ -87,7 +87,7 @@ class CellChoice(SearchMethod):
         return Genotype(self.width)
 
     @abc.abstractmethod
-    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose a cell."""
 
     def shortened(self, share: float) -> Self:
@@ -112,7 +112,7 @@ class CellChoice(SearchMethod):
         return self._learnt(slot, chosen, problem, seed, progress)
 
     def _learnt(
-        self, slot: int, chosen: Chosen, problem: Problem, seed: int, progress: Progress
+        self, slot: int, chosen: ChosenCell, problem: Problem, seed: int, progress: Progress
     ) -> Outcome:
         """Train the chosen cell alone."""
         with torch.random.fork_rng(devices=[]):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt
-from objectives.methods.cells.choosing import Aimed, Chosen, scored
+from objectives.methods.cells.choosing import Aimed, ChosenCell, scored
 from objectives.methods.cells.learning import answers_loss
 from objectives.methods.cells.super_net import SuperNet
 from objectives.problem import Problem
@@ -56,12 +56,12 @@ class Enas(Aimed):
         edges = self.edges or (1 if self.recurrent else 2)
         return GraphSpace(nodes=self.nodes, operations=self.names, edges=edges)
 
-    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by the controller, for the task and those beside it together."""
         net = self._super_net(problem, seed, progress)
         nets = self._with_heads(net, problem, seed, progress)
         choices, curve = self._drawn(nets, (problem, *problem.beside), seed, progress)
-        return Chosen(net.genotype(choices), curve)
+        return ChosenCell(net.genotype(choices), curve)
 
     def _with_heads(
         self, net: SuperNet, problem: Problem, seed: int, progress: Progress

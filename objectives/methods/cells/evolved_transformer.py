@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from objectives.errors import PositiveFloat, PositiveInt, PositiveShare, UserError, check_ranges
-from objectives.methods.cells.choosing import Aimed, Chosen
+from objectives.methods.cells.choosing import Aimed, ChosenCell
 from objectives.methods.cells.learning import loss_of
 from objectives.methods.cells.super_net import SuperNet
 from objectives.problem import Problem
@@ -184,7 +184,7 @@ class EvolvedTransformer(Aimed):
         )
         return [max(1, round(steps_per_part * part)) for part in self.increments]
 
-    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by evolution; the super-net is not trained, candidates begin at its weights."""
         net = self._super_net(problem, seed, progress)
         settings = EvolutionSettings(
@@ -223,7 +223,7 @@ class EvolvedTransformer(Aimed):
             finals.append((candidate(sum(hurdles.increments)), candidate))
             progress.advance()
         _, winner = max(finals, key=itemgetter(0))
-        return Chosen(net.genotype(winner.choices), curve_of("search", winner.losses))
+        return ChosenCell(net.genotype(winner.choices), curve_of("search", winner.losses))
 
     def _candidate(
         self,

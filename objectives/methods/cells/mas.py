@@ -8,7 +8,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from objectives.methods.cells.choosing import Chosen
+from objectives.methods.cells.choosing import ChosenCell
 from objectives.methods.cells.enas import Enas
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -22,7 +22,7 @@ class Mas(Enas):
     learns_beside: ClassVar[bool] = True
 
     def _learnt(
-        self, slot: int, chosen: Chosen, problem: Problem, seed: int, progress: Progress
+        self, slot: int, chosen: ChosenCell, problem: Problem, seed: int, progress: Progress
     ) -> Outcome:
         results: list[SearchResult] = []
         for task in (problem, *problem.beside):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from objectives.errors import PositiveInt
-from objectives.methods.cells.choosing import Aimed, Chosen, scored
+from objectives.methods.cells.choosing import Aimed, ChosenCell, scored
 from objectives.methods.cells.shared_cells import SharedCells, SharedNet, shared_net
 from objectives.methods.cells.super_net import SuperNet
 from objectives.problem import Problem
@@ -76,7 +76,7 @@ class SinglePath(Aimed):
     def _shared_net(self, problem: Problem, seed: int, progress: Progress) -> SharedNet:
         return shared_net(self.shared, self.base, problem, progress, seed=seed)
 
-    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose the best of the cells that the strategy proposes."""
         net = self._super_net(problem, seed, progress)
         strategy = strategy_of(self.strategy, self.space.places, seed, self.candidates)
@@ -93,4 +93,4 @@ class SinglePath(Aimed):
         best = best_of(searched(), self.candidates, progress)
         student = net.extract(best) if self.inherit else None
         curve = self._shared_net(problem, seed, progress).curve
-        return Chosen(net.genotype(best), curve, student)
+        return ChosenCell(net.genotype(best), curve, student)

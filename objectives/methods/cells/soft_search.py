@@ -18,7 +18,7 @@ from objectives.errors import (
     PositiveFloat,
     check_ranges,
 )
-from objectives.methods.cells.choosing import Aimed, Chosen
+from objectives.methods.cells.choosing import Aimed, ChosenCell
 from objectives.methods.cells.learning import answers_loss
 from objectives.methods.cells.super_net import SuperNet
 from objectives.problem import Problem
@@ -45,7 +45,7 @@ from objectives.training.losses import task_loss
 # optimiser's momentum and weight decay as well, which its formula does not; here neither is.
 
 Tensors = Mapping[str, Tensor]
-Loss = Callable[[Tensors, Tensors], Tensor]
+BatchLoss = Callable[[Tensors, Tensors], Tensor]
 """Of weights and alpha, by name: a scalar."""
 
 _REACH = 0.01
@@ -53,7 +53,7 @@ _REACH = 0.01
 
 
 def unrolled_gradients(
-    weights: Tensors, alpha: Tensors, train_loss: Loss, alpha_loss: Loss, step_size: float
+    weights: Tensors, alpha: Tensors, train_loss: BatchLoss, alpha_loss: BatchLoss, step_size: float
 ) -> tuple[dict[str, Tensor], Tensor]:
     """The gradient of alpha, by name, and the loss of alpha at w'."""
     # `step_size` is xi, >= 0. The weights stay as they are.
@@ -180,7 +180,7 @@ class SoftSearch(Aimed):
     def space(self) -> GraphSpace:
         """The cells that it chooses from."""
 
-    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by the largest weights, after a search by gradient."""
         net = self._super_net(problem, seed, progress)
         settings = SoftSettings(together=self.together, learning_rate=self.grad_rescale)
@@ -198,7 +198,7 @@ class SoftSearch(Aimed):
 
         curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         numbers = {place: weights.tolist() for place, weights in soft.weights().items()}
-        return Chosen(self.derived(self.space.weights(numbers)), curve)
+        return ChosenCell(self.derived(self.space.weights(numbers)), curve)
 
     def _gradients(
         self,

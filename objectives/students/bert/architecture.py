@@ -30,7 +30,7 @@ layers      whole layers, with their biases and norms: each layer is one unit
 FULL_BITS = 32
 """Of a number that is not quantised."""
 
-Count = TypeVar("Count", covariant=True)
+SizeOf = TypeVar("SizeOf", covariant=True)
 
 
 def check_spaces(owner: str, spaces: Sequence[str], searchable: Sequence[str]) -> None:
@@ -75,21 +75,21 @@ def units_of(shape: BertShape, space: str) -> tuple[int, ...]:
     }[space]
 
 
-class Widths(NamedTuple, Generic[Count]):
+class Widths(NamedTuple, Generic[SizeOf]):
     """How much of one layer is left: all that its cost depends on; ints if exact, tensors if
     expected."""
 
-    heads: Count
-    query_key: Count
+    heads: SizeOf
+    query_key: SizeOf
     """Dimensions of Q, and of K, summed over the heads."""
-    value: Count
+    value: SizeOf
     """Dimensions of V, summed over the heads."""
-    query_inputs: Count
+    query_inputs: SizeOf
     """Dimensions of the hidden state that enter Q; 0 in a layer without heads."""
-    key_inputs: Count
-    value_inputs: Count
-    ffn: Count
-    layers: Count
+    key_inputs: SizeOf
+    value_inputs: SizeOf
+    ffn: SizeOf
+    layers: SizeOf
     """1, or 0 of a layer that is gone with its biases and norms; then nothing else counts."""
 
 

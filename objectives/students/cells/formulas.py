@@ -45,7 +45,7 @@ def applied(function: str, *operands: str) -> str:
     return f"{function}({','.join(sorted(operands) if function == 'add' else operands)})"
 
 
-def shape_of(function: str, shapes: Sequence[str]) -> str | None:
+def formula_shape(function: str, shapes: Sequence[str]) -> str | None:
     """The sides of a function of matrices, "nd" for n x d; None where it has no value."""
     first, last = shapes[0], shapes[-1]
     if function == "add":
@@ -85,7 +85,7 @@ def parts_of(text: str) -> dict[str, Part]:
             )
         operands = tuple(map(part, args))
         shapes = [parts[operand].shape for operand in operands]
-        shape = shape_of(name, shapes) if operands else "nd"
+        shape = formula_shape(name, shapes) if operands else "nd"
         if shape is None:
             raise ValueError(f"there is no {name} of {' and '.join(shapes)}")
         text = applied(name, *operands) if operands else name

@@ -10,7 +10,7 @@ import pytest
 
 from objectives.errors import UserError
 from objectives.text.glue import glue
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import ROLES, LabelledText
 from tests.glue_shaped import write_glue
 
@@ -31,7 +31,7 @@ def tiny_glue(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_task_is_read_from_a_folder_of_its_shape(name: str, tiny_glue: str) -> None:
     task = glue(name, tiny_glue, alpha=6, select=8)
-    text = load(task)
+    text = load_text(task)
     sizes = {role: len(rows) for role, rows in texts_of(text).items()}
     assert sizes == {"train": 26, "alpha": 6, "select": 8, "heldout": 12}
     assert all(len(row) == len(task.columns) for row in text.roles["train"].texts)
@@ -40,7 +40,8 @@ def test_every_task_is_read_from_a_folder_of_its_shape(name: str, tiny_glue: str
 
 def test_mnli_holds_out_the_matched_or_the_mismatched_sentences(tiny_glue: str) -> None:
     matched, mismatched = (
-        texts_of(load(glue(name, tiny_glue, alpha=6, select=8))) for name in ("mnli", "mnli-mm")
+        texts_of(load_text(glue(name, tiny_glue, alpha=6, select=8)))
+        for name in ("mnli", "mnli-mm")
     )
     assert not set(matched["heldout"]) & set(mismatched["heldout"])
     assert matched["train"] == mismatched["train"]
@@ -52,7 +53,7 @@ def test_rows_of_qqp_without_a_second_question_are_left_out(tmp_path: Path) -> N
     rows = pandas.read_parquet(file)
     rows.loc[7, "question2"] = ""
     rows.to_parquet(file)
-    text = load(glue("qqp", folder, alpha=6, select=8))
+    text = load_text(glue("qqp", folder, alpha=6, select=8))
     assert sum(map(len, texts_of(text).values())) == 39 + 12
 
 
@@ -78,7 +79,7 @@ def test_a_task_that_there_is_not_is_refused_with_those_there_are(name: str) -> 
 def test_a_folder_without_the_task_is_refused(tmp_path: Path) -> None:
     folder = write_glue(tmp_path, train=40, validation=12, only=["rte"])
     with pytest.raises(UserError, match=r"task 'cola': data set .* could not be loaded .*cola"):
-        load(glue("cola", folder))
+        load_text(glue("cola", folder))
 
 
 @pytest.mark.slow
@@ -95,7 +96,7 @@ def test_the_real_task(name: str, train: int, heldout: int, labels: list[str]) -
     if not (REAL / name).is_dir():
         pytest.skip(f"NOT TESTED: GLUE itself; no {name} in {REAL} (MASKFRONT_GLUE names a folder)")
     task = glue(name, str(REAL))
-    text = load(task)
+    text = load_text(task)
     texts = texts_of(text)
     assert list(text.label_names) == labels
     assert len(texts["heldout"]) == heldout

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from objectives.errors import UserError
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import Task
 
 
@@ -44,7 +44,7 @@ def test_a_path_where_nothing_is_is_refused_at_once(
     place = "" if name.startswith("/") else f" in {tmp_path}"
     message = f"task 'toy': there is no file or folder '{name}'{place}; correct data, or name a"
     with pytest.raises(UserError, match=re.escape(message)) as error:
-        load(task_of(name))
+        load_text(task_of(name))
     assert "\n" not in str(error.value)
 
 
@@ -58,7 +58,7 @@ def test_a_name_of_a_data_set_is_asked_of_the_hub(
     monkeypatch.setattr("objectives.text.roles.load_dataset", asked)
     message = rf"'{name}' could not be loaded \(there is no such folder, and from the hub: no"
     with pytest.raises(UserError, match=message):
-        load(task_of(name))
+        load_text(task_of(name))
 
 
 def test_a_file_for_data_is_told_where_files_go(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_file_for_data_is_told_where_files_go(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"train\.csv' is a file; .* by Task\.from_files\('/.*csv',"
     ):
-        load(task_of(str(tmp_path / "train.csv")))
+        load_text(task_of(str(tmp_path / "train.csv")))
 
 
 def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
@@ -76,17 +76,17 @@ def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"could not be loaded \(file .*test\.csv.: a quote in line 2"
     ):
-        load(task_of(str(tmp_path)))
+        load_text(task_of(str(tmp_path)))
     test.write_text("text,label,extra\na,1,1\n")
     with pytest.raises(
         UserError, match=r"its files differ in their columns: .* \(\{'extra'\}\)\)$"
     ):
-        load(task_of(str(tmp_path)))
+        load_text(task_of(str(tmp_path)))
 
 
 def test_files_of_one_split_that_differ_are_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "train-1.csv").write_text("text,label\na,no\n")
     (tmp_path / "train-2.csv").write_text("text,label,extra\na,no,1\n")
     with pytest.raises(UserError, match=r"\(Schema at index 1 was different: .* extra: ") as error:
-        load(task_of(str(tmp_path)))
+        load_text(task_of(str(tmp_path)))
     assert "\n" not in str(error.value)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.errors import UserError
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import Task
 
 Rows = list[tuple[Any, Any]]
@@ -34,13 +34,13 @@ def task_of(rows: Rows, heldout: Rows | None = None, **fields: Any) -> Task:
 
 def test_rows_that_are_all_used_are_counted_by_role() -> None:
     read = "60 rows read; train 36, alpha 6, selection 8, held out 10"
-    assert load(task_of(ROWS)).read == read
+    assert load_text(task_of(ROWS)).read == read
 
 
 def test_rows_that_are_left_out_are_counted_by_reason() -> None:
     again = [(f" {text}", label) for text, label in ROWS[:3]]
     other = [(text, "maybe") for text, _ in ROWS[3:5]]
-    assert load(
+    assert load_text(
         task_of([*ROWS, *again, *other, ("", "no"), ("a", None)], train=20, drop_missing=True)
     ).read == (
         "67 rows read; left out: 2 without a text or a label, 5 of equal text (2 of these with "
@@ -51,7 +51,7 @@ def test_rows_that_are_left_out_are_counted_by_reason() -> None:
 
 def test_a_split_that_is_held_out_is_counted_by_itself() -> None:
     heldout = [*ROWS[:5], *ROWS[:2], (" ", "no")]
-    assert load(task_of([*ROWS, ROWS[7]], heldout, drop_missing=True)).read == (
+    assert load_text(task_of([*ROWS, ROWS[7]], heldout, drop_missing=True)).read == (
         "split 'train': 61 rows read; left out: 1 of equal text, 5 whose text is held out; "
         "train 41, alpha 6, selection 8; "
         "split 'test': 8 rows read; left out: 1 without a text or a label; held out 7"
@@ -61,19 +61,19 @@ def test_a_split_that_is_held_out_is_counted_by_itself() -> None:
 def test_a_label_written_in_another_way_is_no_other_label() -> None:
     rows = [(text, str(row % 2)) for row, (text, _) in enumerate(ROWS)]
     rows += [("text 0", "0.0"), ("text 1", "1."), ("text 2", "1.0")]
-    assert "3 of equal text (1 of these with another label" in load(task_of(rows)).read
+    assert "3 of equal text (1 of these with another label" in load_text(task_of(rows)).read
 
 
 def test_numbers_of_equal_texts_are_compared_too() -> None:
     rows = [(text, row / 7) for row, (text, _) in enumerate(ROWS)]
     rows += [("text 0", 0.0), ("text 1", 9.0)]
-    read = load(task_of(rows, metric="pearson_spearman")).read
+    read = load_text(task_of(rows, metric="pearson_spearman")).read
     assert "2 of equal text (1 of these with another label" in read
 
 
 @given(st.lists(st.tuples(st.integers(0, 59), st.sampled_from(["no", "yes"])), max_size=40))
 def test_whatever_stands_twice_is_counted_as_by_hand(again: list[tuple[int, str]]) -> None:
-    read = load(task_of([*ROWS, *((ROWS[row][0], label) for row, label in again)])).read
+    read = load_text(task_of([*ROWS, *((ROWS[row][0], label) for row, label in again)])).read
     others = sum(label != ROWS[row][1] for row, label in again)
     among = f" ({others} of these with another label than the first)" if others else ""
     out = f"; left out: {len(again)} of equal text{among}" if again else ""
@@ -82,7 +82,7 @@ def test_whatever_stands_twice_is_counted_as_by_hand(again: list[tuple[int, str]
 
 
 def test_the_first_label_of_a_text_counts() -> None:
-    text = load(task_of([*ROWS, *((text, "yes") for text, _ in ROWS)]))
+    text = load_text(task_of([*ROWS, *((text, "yes") for text, _ in ROWS)]))
     assert sum(np.bincount(examples.labels)[1] for examples in text.roles.values()) == 30
 
 
@@ -94,9 +94,9 @@ def test_one_label_that_is_left_after_equal_texts_is_told_from_one_that_there_is
         "give equal texts one label$"
     )
     with pytest.raises(UserError, match=message):
-        load(task_of(rows))
+        load_text(task_of(rows))
     with pytest.raises(UserError, match=r"column 'label' has one label only: a$"):
-        load(task_of([row for row in rows if row[1] == "a"] * 2))
+        load_text(task_of([row for row in rows if row[1] == "a"] * 2))
 
 
 def test_one_label_that_is_left_beside_a_heldout_split_is_told_so() -> None:
@@ -106,7 +106,7 @@ def test_one_label_that_is_left_beside_a_heldout_split_is_told_so() -> None:
         match=r"left have one label only .*: no \(60 rows read; left out: 30 whose text is held "
         r"out\); add rows of other labels$",
     ):
-        load(task_of(ROWS, heldout))
+        load_text(task_of(ROWS, heldout))
 
 
 MORE: Rows = [(f"more {row}", None) for row in range(7)]
@@ -129,7 +129,7 @@ def with_more(more: Rows, heldout: Rows | None = None, **fields: Any) -> Task:
 
 def test_text_without_labels_stands_in_no_role_and_is_counted_by_itself() -> None:
     known = [(f"  {ROWS[0][0]} ", "no"), (ROWS[-1][0], "other")]
-    text = load(with_more([*MORE, *known, MORE[0], (" ", None)], ROWS[3:5]))
+    text = load_text(with_more([*MORE, *known, MORE[0], (" ", None)], ROWS[3:5]))
     assert text.unlabelled == [(words,) for words, _ in MORE]
     assert text.read.endswith(
         "split 'more': 11 rows read; left out: 1 without a text, 3 of equal text; unlabelled 7"
@@ -144,17 +144,17 @@ def test_text_without_labels_stands_in_no_role_and_is_counted_by_itself() -> Non
 
 def test_a_text_that_is_held_out_is_no_unlabelled_one() -> None:
     heldout: Rows = [("held out", "yes"), *ROWS[:1]]
-    assert load(with_more([*MORE, ("held out", None)], heldout)).unlabelled == [
+    assert load_text(with_more([*MORE, ("held out", None)], heldout)).unlabelled == [
         (words,) for words, _ in MORE
     ]
 
 
 def test_rows_beyond_train_may_be_the_text_without_labels() -> None:
-    text = load(task_of(ROWS, train=20, unlabelled_split="train"))
+    text = load_text(task_of(ROWS, train=20, unlabelled_split="train"))
     assert text.read == ("60 rows read; train 20, alpha 6, selection 8, held out 10; unlabelled 16")
     whole = {row for rows in text.roles.values() for row in rows.texts} | set(text.unlabelled)
     assert whole == {(words,) for words, _ in ROWS}
-    assert text.roles["train"].texts == load(task_of(ROWS, train=20)).roles["train"].texts
+    assert text.roles["train"].texts == load_text(task_of(ROWS, train=20)).roles["train"].texts
 
 
 def test_the_file_of_the_rows_may_be_that_of_the_text_without_labels(tmp_path: Path) -> None:
@@ -169,15 +169,15 @@ def test_the_file_of_the_rows_may_be_that_of_the_text_without_labels(tmp_path: P
         Task.from_files(file, unlabelled_file=more, name="toy", **sizes) for more in (spelt, other)
     )
     assert same == Task.from_files(file, unlabelled_split="train", name="toy", **sizes)
-    text = load(same)
+    text = load_text(same)
     assert text.read == "60 rows read; train 20, alpha 6, selection 8, held out 10; unlabelled 16"
     in_roles = {row for rows in text.roles.values() for row in rows.texts}
     assert in_roles | set(text.unlabelled) == {(words,) for words, _ in ROWS}
     assert len(in_roles) + len(text.unlabelled) == len(ROWS)
-    assert load(copied).fingerprint == text.fingerprint
+    assert load_text(copied).fingerprint == text.fingerprint
 
     file.write_text("text,label\n" + "".join(lines) + "nobody's,\ntext 7,\n", encoding="utf-8")
-    half = load(replace(same, drop_missing=True))
+    half = load_text(replace(same, drop_missing=True))
     assert {role: rows.texts for role, rows in half.roles.items()} == {
         role: rows.texts for role, rows in text.roles.items()
     }
@@ -186,13 +186,13 @@ def test_the_file_of_the_rows_may_be_that_of_the_text_without_labels(tmp_path: P
         "62 rows read; left out: 2 without a text or a label; train 20, alpha 6, selection 8, "
         "held out 10; unlabelled 17 (1 of these without a label)"
     )
-    alone = load(replace(same, train=None, drop_missing=True))
+    alone = load_text(replace(same, train=None, drop_missing=True))
     assert (len(alone.roles["train"].texts), alone.unlabelled) == (36, [("nobody's",)])
 
 
 def test_text_without_labels_is_part_of_the_fingerprint() -> None:
     prints = [
-        load(task).fingerprint
+        load_text(task).fingerprint
         for task in (task_of(ROWS), with_more(MORE), with_more(MORE[1:]), with_more(MORE))
     ]
     assert len(set(prints)) == 3
@@ -205,7 +205,7 @@ def test_text_without_labels_is_part_of_the_fingerprint() -> None:
 def test_no_text_beside_the_roles_is_refused(task: Task) -> None:
     wanted = f"unlabelled_split '{task.unlabelled_split}' has only texts that"
     with pytest.raises(UserError, match=wanted):
-        load(task)
+        load_text(task)
 
 
 def test_all_rows_cannot_be_labelled_and_unlabelled_at_once() -> None:
@@ -220,7 +220,7 @@ def test_without_labels_roles_are_drawn_from_text_alone(tmp_path: Path) -> None:
     file.write_text("\n".join([*lines[:20], "", "  ", *lines[20:], lines[3]]), encoding="utf-8")
     sizes = {"alpha": 6, "select": 8, "heldout": 10}
     task = Task.from_files(file, name="toy", metric="agreement", **sizes)
-    found = load(task)
+    found = load_text(task)
     assert found.read == (
         "63 rows read; left out: 2 without a text, 1 of equal text; "
         "train 36, alpha 6, selection 8, held out 10"
@@ -233,12 +233,12 @@ def test_without_labels_roles_are_drawn_from_text_alone(tmp_path: Path) -> None:
 
 def test_a_label_column_is_not_read_where_no_label_is() -> None:
     rows = [(text, None) for text, _ in ROWS]
-    assert load(task_of(rows, metric="agreement")).read.startswith("60 rows read; train 36")
+    assert load_text(task_of(rows, metric="agreement")).read.startswith("60 rows read; train 36")
 
 
 def test_too_few_rows_without_labels_are_refused() -> None:
     with pytest.raises(UserError, match=r"cannot take 50 rows for 'select' out of 50: heldout="):
-        load(task_of(ROWS, metric="agreement", select=50))
+        load_text(task_of(ROWS, metric="agreement", select=50))
 
 
 @settings(max_examples=10)
@@ -255,7 +255,7 @@ def test_train_keeps_every_class_and_each_part_what_is_asked_of_it(
     sizes = {"alpha": 15, "select": 15}
     if train is not None:
         sizes["train"] = train
-    text = load(task_of(rows, seed=seed, **sizes))
+    text = load_text(task_of(rows, seed=seed, **sizes))
     assert set(text.roles["train"].labels) == set(range(len(counts)))
     everyone = [row for own in text.roles.values() for row in own.texts]
     assert len(everyone) == len(set(everyone))
@@ -271,5 +271,5 @@ def test_heldout_labels_that_nothing_learns_are_refused_in_one_line() -> None:
         "('never'); correct them, leave these rows out, or add train rows"
     )
     with pytest.raises(UserError) as raised:
-        load(task_of(ROWS, heldout))
+        load_text(task_of(ROWS, heldout))
     assert str(raised.value) == wanted

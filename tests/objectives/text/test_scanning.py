@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from objectives.errors import UserError
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import ROLES, LabelledText, Task
 
 ROWS = 60
@@ -56,7 +56,7 @@ def test_texts_that_differ_in_blanks_and_line_ends_alone_are_equal(
         labels = once["label"] + [once["label"][row] for row, _ in again]
         return Dataset.from_dict({"text": once["text"] + more, "label": labels})
 
-    assert load(task_of(spaced)).fingerprint == load(task_of(numbered)).fingerprint
+    assert load_text(task_of(spaced)).fingerprint == load_text(task_of(numbered)).fingerprint
 
 
 def test_a_heldout_text_with_other_blanks_stands_in_no_other_role() -> None:
@@ -64,7 +64,7 @@ def test_a_heldout_text_with_other_blanks_stands_in_no_other_role() -> None:
         test = {"text": [" text  0", "text 1\n", "text 99"], "label": ["no", "yes", "yes"]}
         return DatasetDict({"train": numbered(), "test": Dataset.from_dict(test)})
 
-    texts = texts_of(load(task_of(both, heldout_split="test")))
+    texts = texts_of(load_text(task_of(both, heldout_split="test")))
     assert texts["heldout"] == [(" text  0",), ("text 1\n",), ("text 99",)]
     assert {len(texts[role]) for role in ("train", "alpha", "select")} == {ROWS - 2 - 14, 6, 8}
 
@@ -80,7 +80,7 @@ def test_of_a_pair_the_blanks_between_the_texts_count() -> None:
             }
         )
 
-    texts = texts_of(load(task_of(pairs, text=("one", "two"))))
+    texts = texts_of(load_text(task_of(pairs, text=("one", "two"))))
     assert sum(map(len, texts.values())) == ROWS + 9
 
 
@@ -113,15 +113,15 @@ def test_a_text_that_is_a_list_or_a_mapping_is_refused_by_its_row(
     ):
         task = in_json_lines(own, list(zip(texts, numbered()["label"], strict=True)))
         with pytest.raises(UserError, match=f"task 'toy': row {row} of split 'train' {message}"):
-            load(task)
+            load_text(task)
     with pytest.raises(UserError, match=f"row 1 of split 'train' {message}"):
-        load(in_parquet(tmp_path / "own.parquet", [text] * ROWS))
+        load_text(in_parquet(tmp_path / "own.parquet", [text] * ROWS))
 
 
 def test_texts_that_are_bytes_are_refused(tmp_path: Path) -> None:
     texts = [f"text {row}".encode() for row in range(ROWS)]
     with pytest.raises(UserError, match=r"has bytes in column 'text', .*; decode them$"):
-        load(in_parquet(tmp_path / "own.parquet", texts))
+        load_text(in_parquet(tmp_path / "own.parquet", texts))
 
 
 def test_one_label_among_others_that_is_a_list_is_refused(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_one_label_among_others_that_is_a_list_is_refused(tmp_path: Path) -> Non
     with pytest.raises(
         UserError, match=r"row 8 .* has a list in column 'label', .* one label; for several"
     ):
-        load(task)
+        load_text(task)
 
 
 def test_texts_and_labels_that_are_numbers_are_texts_beside_words_and_alone(
@@ -139,7 +139,7 @@ def test_texts_and_labels_that_are_numbers_are_texts_beside_words_and_alone(
     numbers: list[tuple[Any, Any]] = [(row, row % 2) for row in range(ROWS)]
     mixed = [(row if row % 3 else f"text {row}", label or "no") for row, label in numbers]
     for rows in (numbers, mixed):
-        text = load(in_json_lines(tmp_path / "own.jsonl", rows))
+        text = load_text(in_json_lines(tmp_path / "own.jsonl", rows))
         assert {
             row[0]: text.label_names[label]
             for examples in text.roles.values()
@@ -169,9 +169,9 @@ def test_a_text_or_label_of_blanks_is_missing_in_every_kind_of_file(
         match=f"4 rows lack a {column} in column '{column}' of split 'train', the first is row 6; "
         "fill them in, or set drop_missing=True",
     ):
-        load(task)
-    whole = load(replace(task, drop_missing=True))
-    assert whole.fingerprint == load(task_of(numbered)).fingerprint
+        load_text(task)
+    whole = load_text(replace(task, drop_missing=True))
+    assert whole.fingerprint == load_text(task_of(numbered)).fingerprint
 
 
 def test_a_pair_with_a_blank_text_lacks_a_text() -> None:
@@ -179,7 +179,7 @@ def test_a_pair_with_a_blank_text_lacks_a_text() -> None:
         return numbered().add_column("other", ["  ", *["bab"] * 59])
 
     with pytest.raises(UserError, match=r"1 row lacks a text in column 'other' .* is row 1;"):
-        load(task_of(pairs, text=("text", "other")))
+        load_text(task_of(pairs, text=("text", "other")))
 
 
 def test_a_number_of_blanks_is_missing() -> None:
@@ -188,7 +188,7 @@ def test_a_number_of_blanks_is_missing() -> None:
         return Dataset.from_dict({**rows, "label": [" ", *map(str, range(59))]})
 
     with pytest.raises(UserError, match=r"1 row lacks a label in column 'label' .* is row 1;"):
-        load(task_of(graded, metric="pearson_spearman"))
+        load_text(task_of(graded, metric="pearson_spearman"))
 
 
 @pytest.mark.parametrize(("column", "what"), [("text", "a text"), ("label", "a label")])
@@ -202,8 +202,8 @@ def test_nan_is_missing(column: str, what: str) -> None:
 
     task = task_of(graded, metric="pearson_spearman")
     with pytest.raises(UserError, match=rf"1 row lacks {what} in column '{column}' .* is row 4;"):
-        load(task)
-    whole = load(replace(task, drop_missing=True))
+        load_text(task)
+    whole = load_text(replace(task, drop_missing=True))
     assert sum(len(role.labels) for role in whole.roles.values()) == 59
 
 
@@ -212,4 +212,4 @@ def test_a_split_of_which_no_row_is_whole_is_refused() -> None:
         return Dataset.from_dict({"text": [" "] * 9, "label": ["no"] * 9})
 
     with pytest.raises(UserError, match=r"'train' has no rows with a text and a label$"):
-        load(task_of(blank, drop_missing=True))
+        load_text(task_of(blank, drop_missing=True))

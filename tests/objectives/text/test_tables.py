@@ -17,7 +17,7 @@ from datasets import Dataset
 from pyarrow import parquet
 
 from objectives.errors import UserError
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import Task
 
 ROWS = {f"text {row}": ("no", "yes")[row % 2] for row in range(16)}
@@ -46,7 +46,7 @@ def lines(
 
 def read(task: Task) -> Labels:
     """The label of each text, or its labels."""
-    text = load(task)
+    text = load_text(task)
 
     def name_of(label: Any) -> Any:
         if text.several:
@@ -344,4 +344,4 @@ def test_a_second_table_is_looked_at_as_the_first(kind: str, tmp_path: Path) -> 
         tmp_path / "own.csv", name="own", **SIZES, **{kind: tmp_path / "more.csv"}
     )
     with pytest.raises(UserError, match=r"more\.csv': a quote in line 5 reaches to line 8"):
-        load(task)
+        load_text(task)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from objectives.errors import UserError
 from objectives.metric import metric_value
 from objectives.students.bert.pretrained import Checkpoint
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import ROLES, Examples, LabelledText, Task, tokenise
 from tests.conftest import planted_rows
 
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_roles_have_their_sizes_and_share_no_text() -> None:
-    texts = texts_of(load(task_of(numbered)))
+    texts = texts_of(load_text(task_of(numbered)))
     assert {role: len(rows) for role, rows in texts.items()} == {
         "train": ROWS - 24,
         "alpha": 6,
@@ -75,7 +75,7 @@ def test_roles_have_their_sizes_and_share_no_text() -> None:
 def test_roles_are_disjoint_and_stratified_whatever_their_sizes(
     seed: int, alpha: int, select: int, heldout: int
 ) -> None:
-    text = load(
+    text = load_text(
         task_of(lambda: numbered("ab"), seed=seed, alpha=alpha, select=select, heldout=heldout)
     )
     everyone = [row for rows in texts_of(text).values() for row in rows]
@@ -87,12 +87,12 @@ def test_roles_are_disjoint_and_stratified_whatever_their_sizes(
 
 def test_the_seed_decides_the_roles() -> None:
     task = task_of(numbered)
-    assert texts_of(load(task)) == texts_of(load(task))
-    assert texts_of(load(task)) != texts_of(load(replace(task, seed=1)))
+    assert texts_of(load_text(task)) == texts_of(load_text(task))
+    assert texts_of(load_text(task)) != texts_of(load_text(replace(task, seed=1)))
 
 
 def test_every_text_keeps_its_label() -> None:
-    text = load(task_of(numbered))
+    text = load_text(task_of(numbered))
     assert text.label_names == ["no", "yes"]
     for examples in text.roles.values():
         for (row,), label in zip(examples.texts, examples.labels, strict=True):
@@ -106,14 +106,14 @@ def test_of_rows_of_equal_text_the_first_is_kept() -> None:
             {"text": once["text"] * 2, "label": once["label"] + ["yes"] * ROWS}
         )
 
-    assert texts_of(load(task_of(doubled))) == texts_of(load(task_of(numbered)))
-    assert load(task_of(doubled)).fingerprint == load(task_of(numbered)).fingerprint
+    assert texts_of(load_text(task_of(doubled))) == texts_of(load_text(task_of(numbered)))
+    assert load_text(task_of(doubled)).fingerprint == load_text(task_of(numbered)).fingerprint
 
 
 def test_train_takes_as_many_rows_as_it_is_asked_to() -> None:
     all_that_is_left = ROWS - 24
     for train in (20, all_that_is_left):
-        texts = texts_of(load(task_of(numbered, train=train)))
+        texts = texts_of(load_text(task_of(numbered, train=train)))
         assert len(texts["train"]) == train
 
 
@@ -124,17 +124,17 @@ def test_a_fingerprint_changes_with_a_text_a_label_and_a_role() -> None:
         task_of(lambda: numbered(("no", "yea"))),
         task_of(lambda: numbered(rows=ROWS + 2)),
     ]
-    prints = [load(task).fingerprint for task in (task_of(numbered), *others)]
+    prints = [load_text(task).fingerprint for task in (task_of(numbered), *others)]
     assert len(set(prints)) == len(prints)
 
 
 def test_a_local_folder_gives_the_rows_of_its_csv(folder: Path) -> None:
-    assert texts_of(load(task_of(str(folder)))) == texts_of(load(task_of(numbered)))
+    assert texts_of(load_text(task_of(str(folder)))) == texts_of(load_text(task_of(numbered)))
 
 
 def test_a_local_folder_gives_the_rows_of_its_parquet(tmp_path: Path) -> None:
     numbered().to_parquet(tmp_path / "train.parquet")
-    assert texts_of(load(task_of(str(tmp_path)))) == texts_of(load(task_of(numbered)))
+    assert texts_of(load_text(task_of(str(tmp_path)))) == texts_of(load_text(task_of(numbered)))
 
 
 def test_several_splits_of_a_function_or_of_save_to_disk_are_those_of_a_folder(
@@ -146,16 +146,16 @@ def test_several_splits_of_a_function_or_of_save_to_disk_are_those_of_a_folder(
     both, one = tmp_path / "both", tmp_path / "one"
     splits.save_to_disk(both)
     splits["train"].save_to_disk(one)
-    expected = texts_of(load(task_of(str(folder), heldout_split="test")))
+    expected = texts_of(load_text(task_of(str(folder), heldout_split="test")))
     for data in (lambda: splits, str(both)):
-        assert texts_of(load(task_of(data, heldout_split="test"))) == expected
-    assert texts_of(load(task_of(str(one)))) == texts_of(load(task_of(numbered)))
+        assert texts_of(load_text(task_of(data, heldout_split="test"))) == expected
+    assert texts_of(load_text(task_of(str(one)))) == texts_of(load_text(task_of(numbered)))
 
 
 def test_a_heldout_split_is_taken_whole_and_its_texts_leave_the_others(folder: Path) -> None:
     test = pandas.read_csv(folder / "test.csv")
     pandas.concat([test, test[:2]]).to_csv(folder / "test.csv", index=False)
-    texts = texts_of(load(task_of(str(folder), heldout_split="test")))
+    texts = texts_of(load_text(task_of(str(folder), heldout_split="test")))
     assert len(texts["heldout"]) == 25 + 2
     assert sum(map(len, texts.values())) == ROWS + 20 + 2
     others = {row for role in ROLES if role != "heldout" for row in texts[role]}
@@ -164,7 +164,7 @@ def test_a_heldout_split_is_taken_whole_and_its_texts_leave_the_others(folder: P
 
 def test_nothing_is_written_beside_the_users_data(folder: Path) -> None:
     before = sorted(folder.rglob("*"))
-    load(task_of(str(folder)))
+    load_text(task_of(str(folder)))
     assert sorted(folder.rglob("*")) == before
 
 
@@ -173,7 +173,7 @@ def test_pairs_of_sentences_are_distinct_as_pairs(tiny_bert: str) -> None:
         rows = numbered()
         return rows.rename_column("text", "second").add_column("first", ["bab"] * ROWS)
 
-    text = load(task_of(pairs, text=("first", "second")))
+    text = load_text(task_of(pairs, text=("first", "second")))
     assert ("bab", "text 0") in {row for rows in texts_of(text).values() for row in rows}
     pair = Examples([("bab bel", "dab")], np.array([0]))
     split = tokenise(pair, "train", Checkpoint(tiny_bert).tokenizer, 16)
@@ -216,7 +216,7 @@ def graded(rows: int = ROWS) -> Dataset:
 
 def test_labels_that_are_numbers_stay_numbers(tiny_bert: str) -> None:
     task = task_of(graded, metric="pearson_spearman")
-    text = load(task)
+    text = load_text(task)
     assert task.regression
     assert text.label_names == ["label"]
     grades = dict(zip(graded()["text"], graded()["label"], strict=True))
@@ -234,7 +234,7 @@ def test_a_grade_is_part_of_the_fingerprint() -> None:
         rows = graded().to_dict()
         return Dataset.from_dict({**rows, "label": [rows["label"][0] + 1, *rows["label"][1:]]})
 
-    one, changed = (load(task_of(d, metric="pearson_spearman")) for d in (graded, other))
+    one, changed = (load_text(task_of(d, metric="pearson_spearman")) for d in (graded, other))
     assert one.fingerprint != changed.fingerprint
 
 
@@ -277,7 +277,7 @@ def test_f1_goes_by_the_classes_of_the_task_not_of_the_rows() -> None:
 
 
 def test_the_planted_task_has_its_words_in_every_role(planted_task: Task) -> None:
-    text = load(planted_task)
+    text = load_text(planted_task)
     assert Counter(text.label_names) == Counter(set(planted_rows()["label"]))
     for examples in text.roles.values():
         assert set(examples.labels.tolist()) == {0, 1, 2}
@@ -372,31 +372,31 @@ USER_ERRORS = {
 def test_what_a_user_gets_wrong_is_one_clear_line(case: str) -> None:
     task, message = USER_ERRORS[case]
     with pytest.raises(UserError, match=message) as error:
-        load(task)
+        load_text(task)
     assert str(error.value).startswith("task 'toy': ")
     assert "\n" not in str(error.value)
 
 
 def test_a_missing_split_of_a_folder_is_named_with_those_there_are(folder: Path) -> None:
     with pytest.raises(UserError, match="no split 'validation'; there are train, test"):
-        load(task_of(str(folder), split="validation"))
+        load_text(task_of(str(folder), split="validation"))
 
 
 def test_an_empty_heldout_split_is_refused(folder: Path) -> None:
     (folder / "test.csv").write_text("text,label\n")
     with pytest.raises(UserError, match=r'could not be loaded .*"test" corresponds to no data'):
-        load(task_of(str(folder), heldout_split="test"))
+        load_text(task_of(str(folder), heldout_split="test"))
 
 
 def test_a_heldout_split_that_holds_all_of_train_is_refused(folder: Path) -> None:
     (folder / "test.csv").write_text((folder / "train.csv").read_text())
     with pytest.raises(UserError, match="nothing is left to train on"):
-        load(task_of(str(folder), heldout_split="test"))
+        load_text(task_of(str(folder), heldout_split="test"))
 
 
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be loaded"):
-        load(task_of(str(tmp_path)))
+        load_text(task_of(str(tmp_path)))
 
 
 def test_a_metric_that_there_is_not_is_refused() -> None:
@@ -437,7 +437,7 @@ def test_a_setting_out_of_range_is_refused_by_name(fields: dict[str, Any], messa
 
 
 def test_where_a_split_is_held_out_heldout_says_nothing(folder: Path) -> None:
-    assert load(task_of(str(folder), heldout_split="test", heldout=0)).roles["heldout"].texts
+    assert load_text(task_of(str(folder), heldout_split="test", heldout=0)).roles["heldout"].texts
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ def test_a_function_that_raises_is_named_with_its_reason() -> None:
         raise FileNotFoundError("tweets.csv")
 
     with pytest.raises(UserError, match=r"data\(\) raises FileNotFoundError: tweets\.csv"):
-        load(task_of(broken))
+        load_text(task_of(broken))
 
 
 def test_rows_without_a_text_are_refused() -> None:
@@ -481,7 +481,7 @@ def test_rows_without_a_text_are_refused() -> None:
         return Dataset.from_dict({"text": ["a", None] * 30, "label": ["x", "y"] * 30})
 
     with pytest.raises(UserError, match="30 rows lack a text in column 'text'"):
-        load(task_of(gappy))
+        load_text(task_of(gappy))
 
 
 def test_a_column_of_one_label_is_named_once() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from objectives.device import quiet_libraries
 from objectives.errors import UserError
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import ROLES, LabelledText, Task
 
 ROWS = [(f"text {row}", ("no", "yes")[row % 2]) for row in range(60)]
@@ -48,7 +48,7 @@ def load_file(tmp_path: Path) -> Load:
         if content is not None:
             path.write_bytes(content)
         sizes = {"alpha": 6, "select": 8, "heldout": 10}
-        return load(Task.from_files(path, **{"name": "toy", **sizes, **fields}))
+        return load_text(Task.from_files(path, **{"name": "toy", **sizes, **fields}))
 
     return load_it
 
@@ -238,7 +238,7 @@ def test_whatever_a_proper_csv_holds_is_read_as_it_is(
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL)
         writer.writerows([("text", "label"), *((text, row % 2) for row, text in enumerate(texts))])
-    text = load(Task.from_files(path, name="drawn", alpha=2, select=2, heldout=2))
+    text = load_text(Task.from_files(path, name="drawn", alpha=2, select=2, heldout=2))
     assert rows_of(text) == {text: str(row % 2) for row, text in enumerate(texts)}
 
 

@@ -15,7 +15,7 @@ from objectives.measures.bootstrap import Worth
 from objectives.metric import Labels
 from objectives.session import Session
 from objectives.text.data import Split
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import Examples, LabelledText, Task
 from objectives.workbench import words
 from objectives.workbench.inputs import read_inputs
@@ -26,7 +26,7 @@ from tests.conftest import MARKERS, graded_rows, planted_rows
 
 
 def worth(task: Task, cache: Path, text: LabelledText | None = None) -> Worth:
-    text = text or load(task)
+    text = text or load_text(task)
     return worth_of_words(task, text, answers_of_words(task, text, Session(cache=cache)))
 
 
@@ -95,7 +95,7 @@ def test_of_much_text_a_sample_is_learnt_from(
 ) -> None:
     monkeypatch.setattr(words, "_ROWS", rows)
     monkeypatch.setattr(words, "_CHARACTERS", characters)
-    train = load(planted_task).roles["train"]
+    train = load_text(planted_task).roles["train"]
     sample = words._sample(train, 0)
     assert 10 < len(sample) == len(set(sample)) <= 30
     assert words._sample(train, 0).tolist() == sample.tolist() != words._sample(train, 1).tolist()

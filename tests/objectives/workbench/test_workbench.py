@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from objectives.engines.names import Engine
-from objectives.engines.serving import serve
+from objectives.engines.serving import make_runnable
 from objectives.errors import UserError
 from objectives.measures.budget import Budget
 from objectives.measures.cost import CostName, Flops, Params
@@ -37,7 +37,7 @@ from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.pretrained import Checkpoint, take_outputs
 from objectives.text.data import Split
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.text.task import Task, tokenise
 from objectives.training import teacher_states
 from objectives.workbench import scoring
@@ -407,7 +407,7 @@ def test_rows_read_texts_cut_off_and_odd_labels_are_told_before_anything_is_trai
             prepare(inputs, session=Session(cache=tmp_path, progress=progress))
         return progress.notes
 
-    text = load(planted_task)
+    text = load_text(planted_task)
     counts = {
         role: sum(len(row.split()) + 2 > 12 for (row,) in text.roles[role].texts)
         for role in ("train", "alpha", "select", "heldout")
@@ -590,7 +590,7 @@ def test_a_model_is_scored_in_the_engine_that_will_serve_it(
     student = workbench.problem.student
     model = cut(student.state_dict(), student.config, architecture)
     found = replace(workbench, engine=engine).score(model, architecture)
-    (served,) = serve(engine, {str(tmp_path): model}, tmp_path, 1, "cpu")
+    (served,) = make_runnable(engine, {str(tmp_path): model}, tmp_path, 1, "cpu")
     answers = predict_with(served.run, workbench.select)
     assert not torch.equal(answers, predict(model, workbench.select, "cpu"))
     assert found.divergence == pytest.approx(

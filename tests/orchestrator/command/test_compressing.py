@@ -19,7 +19,7 @@ from objectives.combining.members import GateRows, Member
 from objectives.errors import MaskfrontError, UserError
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
-from objectives.text.roles import load
+from objectives.text.roles import load_text
 from objectives.workbench.workbench import Workbench
 from orchestrator.command import compressing, planning
 from orchestrator.command.candidates import Candidates
@@ -137,7 +137,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
     study, texts, _ = compressing._study(
         str(teacher), table, {"text": "text"}, "label", tmp_path / "small", 24, 60
     )
-    sizes = {role: len(own.labels) for role, own in load(study.task).roles.items()}
+    sizes = {role: len(own.labels) for role, own in load_text(study.task).roles.items()}
     assert texts == sum(sizes.values()) == 256 - 37
     assert sizes["alpha"] == labels > texts // 20
 

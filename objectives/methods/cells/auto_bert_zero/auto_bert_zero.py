@@ -20,7 +20,7 @@ from objectives.device import to_device
 from objectives.errors import NonNegativeFloat, PositiveInt
 from objectives.methods.cells.auto_bert_zero.bi_branch import BiBranchNet, Student, operations_of
 from objectives.methods.cells.auto_bert_zero.layer_space import Layers, LayerSpace
-from objectives.methods.cells.choosing import CellChoice, Chosen
+from objectives.methods.cells.choosing import CellChoice, ChosenCell
 from objectives.methods.cells.learning import new_cell, taught_loss
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -96,7 +96,7 @@ class AutoBertZero(CellChoice):
         new = (layers for layers in drawn if layers.choices not in tried)
         return next(new, None) or self.layer_space.drawn(random)
 
-    def _searched(self, problem: Problem, seed: int, progress: Progress) -> Chosen:
+    def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             plain = new_cell(self.base, problem)
@@ -125,7 +125,7 @@ class AutoBertZero(CellChoice):
             for _, candidate in sorted(mature, key=itemgetter(0)):
                 net.write_back(candidate)
         best = max(scores, key=scores.__getitem__)
-        return Chosen(
+        return ChosenCell(
             replace(self.base, operations=operations_of(best)),
             curve_of("search", losses or failed),
             net.extract(best) if self.inherit else None,

@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
-from objectives.students.cells.formulas import INPUTS, LONGEST, OPERANDS, applied, shape_of
+from objectives.students.cells.formulas import INPUTS, LONGEST, OPERANDS, applied, formula_shape
 from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.operations import LIGHT_KERNELS
 
@@ -111,7 +111,7 @@ class LayerSpace:
             formulas, shapes = zip(*operands, strict=True)
             if sum(map(len, formulas)) > LONGEST - len("transpose(,)"):
                 return None
-            shape = shape_of(function, shapes)
+            shape = formula_shape(function, shapes)
             return (applied(function, *formulas), shape) if shape else None
 
         if chosen(f"{name}.kind") == "convolution":

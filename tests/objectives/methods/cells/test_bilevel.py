@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.methods.cells.soft_search import Loss, Tensors, unrolled_gradients
+from objectives.methods.cells.soft_search import BatchLoss, Tensors, unrolled_gradients
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -35,7 +35,7 @@ def test_it_is_exact_on_a_quadratic(step_size: float) -> None:
     assert alpha.grad is None
 
 
-def mlp(x: Tensor, y: Tensor) -> Loss:
+def mlp(x: Tensor, y: Tensor) -> BatchLoss:
     """Squared error of a small MLP whose hidden units alpha scales."""
 
     def loss(weights: Tensors, alpha: Tensors) -> Tensor:

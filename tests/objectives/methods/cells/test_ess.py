@@ -9,7 +9,7 @@ import pytest
 
 from maskfront import Ess, Problem, SearchMethod, SearchResult, UserError
 from objectives.measures.evaluate import predict
-from objectives.methods.cells.choosing import Chosen
+from objectives.methods.cells.choosing import ChosenCell
 from objectives.progress import SilentProgress
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE, Node
@@ -74,7 +74,7 @@ def test_a_product_with_states_before_learns_a_delay_that_the_plain_cell_does_no
     for seed in range(2):
         task = labelled_by(problem, *delayed(500, 10, 3, seed), train=400)
         for cell, found in right.items():
-            outcome = method._learnt(0, Chosen(cell, []), task, 0, SilentProgress())
+            outcome = method._learnt(0, ChosenCell(cell, []), task, 0, SilentProgress())
             assert isinstance(outcome, SearchResult)
             said = predict(outcome.model, task.alpha, "cpu").argmax(-1).numpy()
             found.append(float((said == task.alpha.labels).mean()))

@@ -21,8 +21,8 @@ from objectives.students.cells.formulas import (
     Part,
     _value,
     applied,
+    formula_shape,
     parts_of,
-    shape_of,
 )
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
@@ -145,7 +145,7 @@ def test_shapes_agree_with_execution_on_random_graphs() -> None:
         for _ in range(8):
             function = random.choice(list(OPERANDS))
             names = [random.choice(list(known)) for _ in range(OPERANDS[function])]
-            said = shape_of(function, [known[name][0] for name in names])
+            said = formula_shape(function, [known[name][0] for name in names])
             seen += 1
             try:
                 value = _value(function, [known[name][1] for name in names], None)
