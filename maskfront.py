@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.methods.cells.ada_bert import AdaBert as AdaBert
     from objectives.methods.cells.auto_bert_zero.auto_bert_zero import AutoBertZero as AutoBertZero
     from objectives.methods.cells.auto_keras import AutoKeras as AutoKeras
+    from objectives.methods.cells.base.shared_cells import SharedCells as SharedCells
     from objectives.methods.cells.cas import Cas as Cas
     from objectives.methods.cells.cell_search import CellSearch as CellSearch
     from objectives.methods.cells.darts import Darts as Darts
@@ -37,7 +38,6 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     )
     from objectives.methods.cells.i_darts import IDarts as IDarts
     from objectives.methods.cells.mas import Mas as Mas
-    from objectives.methods.cells.shared_cells import SharedCells as SharedCells
     from objectives.methods.cells.single_path import SinglePath as SinglePath
     from objectives.methods.cross_distillation import CrossDistillation as CrossDistillation
     from objectives.methods.elastic.elastic_search import ElasticSearch as ElasticSearch

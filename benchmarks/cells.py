@@ -41,8 +41,8 @@ from maskfront import (
 )
 from objectives.delivery.bench import OfRun
 from objectives.delivery.bench import bench as time_models
+from objectives.methods.cells.base.choosing import CellChoice
 from objectives.methods.cells.cell_search import with_noised
-from objectives.methods.cells.choosing import CellChoice
 from objectives.progress import SilentProgress
 from objectives.workbench.workbench import Workbench
 

@@ -38,8 +38,8 @@ from objectives.methods.baselines.low_rank import LowRank
 from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.binary_bert import BinaryBert
+from objectives.methods.cells.base.shared_cells import SharedCells
 from objectives.methods.cells.cell_search import CellSearch
-from objectives.methods.cells.shared_cells import SharedCells
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.methods.elastic.elastic_search import ElasticSearch
 from objectives.methods.fisher_pruning import FisherPruning

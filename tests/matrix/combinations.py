@@ -26,7 +26,7 @@ from objectives import methods
 from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.cost import CostName
-from objectives.methods.cells.choosing import CellChoice
+from objectives.methods.cells.base.choosing import CellChoice
 from objectives.methods.polish import Polish
 from objectives.metric import Metric
 from objectives.search_method import SearchMethod

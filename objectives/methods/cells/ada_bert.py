@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, Share, UserError
-from objectives.methods.cells.choosing import CellChoice, ChosenCell
-from objectives.methods.cells.soft_search import EdgeWeights, heaviest
-from objectives.methods.cells.super_net import SuperNet
+from objectives.methods.cells.base.choosing import CellChoice, ChosenCell
+from objectives.methods.cells.base.soft_search import EdgeWeights, heaviest
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.soft_choices import ADABERT, SoftChoices

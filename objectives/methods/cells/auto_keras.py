@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from objectives.errors import PositiveFloat, PositiveInt, check_ranges
 from objectives.measures.measured import measured_flops
-from objectives.methods.cells.choosing import Aimed, ChosenCell, hinge
-from objectives.methods.cells.learning import loss_of, new_cell
+from objectives.methods.cells.base.choosing import Aimed, ChosenCell, hinge
+from objectives.methods.cells.base.learning import loss_of, new_cell
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, not_finite

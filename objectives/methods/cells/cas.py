@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 
 from objectives.errors import NonNegativeFloat
+from objectives.methods.cells.base.learning import answers_loss, finished
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.methods.cells.enas import Enas
-from objectives.methods.cells.learning import answers_loss, finished
-from objectives.methods.cells.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, Outcome, SearchResult, not_finite

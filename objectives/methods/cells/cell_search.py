@@ -20,8 +20,8 @@ from transformers.configuration_utils import PreTrainedConfig
 from objectives.cache import kernel_lock
 from objectives.device import to_device
 from objectives.errors import NonNegativeInt, PositiveFloat, PositiveInt, UserError, check_ranges
-from objectives.methods.cells.learning import finished, new_cell, taught_loss
-from objectives.methods.cells.shared_cells import SharedCells, shared_net
+from objectives.methods.cells.base.learning import finished, new_cell, taught_loss
+from objectives.methods.cells.base.shared_cells import SharedCells, shared_net
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import (

@@ -8,7 +8,7 @@ the cell is trained anew.
 from dataclasses import dataclass, replace
 
 from objectives.errors import PositiveInt, check_ranges
-from objectives.methods.cells.soft_search import EdgeWeights, SoftSearch, heaviest
+from objectives.methods.cells.base.soft_search import EdgeWeights, SoftSearch, heaviest
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
 from objectives.students.cells.graph_space import GraphSpace

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt
-from objectives.methods.cells.choosing import Aimed, ChosenCell, scored
-from objectives.methods.cells.learning import answers_loss
-from objectives.methods.cells.super_net import SuperNet
+from objectives.methods.cells.base.choosing import Aimed, ChosenCell, scored
+from objectives.methods.cells.base.learning import answers_loss
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint

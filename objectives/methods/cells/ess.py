@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from objectives.errors import PositiveInt
-from objectives.methods.cells.soft_search import EdgeWeights, SoftSearch, heaviest
+from objectives.methods.cells.base.soft_search import EdgeWeights, SoftSearch, heaviest
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from objectives.errors import PositiveFloat, PositiveInt, PositiveShare, UserError, check_ranges
-from objectives.methods.cells.choosing import Aimed, ChosenCell
-from objectives.methods.cells.learning import loss_of
-from objectives.methods.cells.super_net import SuperNet
+from objectives.methods.cells.base.choosing import Aimed, ChosenCell
+from objectives.methods.cells.base.learning import loss_of
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.evolution import Evolution, EvolutionSettings

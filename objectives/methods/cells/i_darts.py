@@ -7,7 +7,7 @@ of one edge do. The n pairs of a node that weigh most stay: two of them may shar
 from dataclasses import dataclass, replace
 
 from objectives.errors import check_ranges
-from objectives.methods.cells.soft_search import EdgeWeights, SoftSearch, strongest_pairs
+from objectives.methods.cells.base.soft_search import EdgeWeights, SoftSearch, strongest_pairs
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE, Graph, Node
 from objectives.students.cells.graph_space import GraphSpace

@@ -8,7 +8,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from objectives.methods.cells.choosing import ChosenCell
+from objectives.methods.cells.base.choosing import ChosenCell
 from objectives.methods.cells.enas import Enas
 from objectives.problem import Problem
 from objectives.progress import Progress

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from objectives.errors import PositiveInt
-from objectives.methods.cells.choosing import Aimed, ChosenCell, scored
-from objectives.methods.cells.shared_cells import SharedCells, SharedNet, shared_net
-from objectives.methods.cells.super_net import SuperNet
+from objectives.methods.cells.base.choosing import Aimed, ChosenCell, scored
+from objectives.methods.cells.base.shared_cells import SharedCells, SharedNet, shared_net
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.evolution import Evolution, EvolutionSettings

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.methods.cells.soft_search import Tensors, unrolled_gradients
+from objectives.methods.cells.base.soft_search import Tensors, unrolled_gradients
 from objectives.strategies.soft_choices import ADABERT, GDAS, SoftChoices, SoftSettings
 
 PLACES = {"0->2": ("none", "conv", "pool"), "1->2": ("none", "conv", "pool"), "0->1": ("a", "b")}

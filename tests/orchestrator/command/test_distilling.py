@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from maskfront import FisherSearch, RunError, Stage, Study, UserError, distil
-from objectives.methods.cells import learning as cells
+from objectives.methods.cells.base import learning as cells
 from objectives.training import general
 from tests.bert_variants import write_variant
 from tests.conftest import planted_rows

@@ -20,8 +20,8 @@ from objectives.device import to_device
 from objectives.errors import NonNegativeFloat, PositiveInt
 from objectives.methods.cells.auto_bert_zero.bi_branch import BiBranchNet, Student, operations_of
 from objectives.methods.cells.auto_bert_zero.layer_space import Layers, LayerSpace
-from objectives.methods.cells.choosing import CellChoice, ChosenCell
-from objectives.methods.cells.learning import new_cell, taught_loss
+from objectives.methods.cells.base.choosing import CellChoice, ChosenCell
+from objectives.methods.cells.base.learning import new_cell, taught_loss
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.operation_priority import OperationPriority, PrioritySettings

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.methods.cells.soft_search import BatchLoss, Tensors, unrolled_gradients
+from objectives.methods.cells.base.soft_search import BatchLoss, Tensors, unrolled_gradients
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

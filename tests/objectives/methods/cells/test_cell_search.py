@@ -13,7 +13,7 @@ from torch.nn import functional
 from maskfront import CellSearch, UserError
 from objectives.measures.evaluate import divergence, predict
 from objectives.measures.measured import measured_flops
-from objectives.methods.cells.shared_cells import SharedCells
+from objectives.methods.cells.base.shared_cells import SharedCells
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.cells.cell_classifier import CellForSequenceClassification

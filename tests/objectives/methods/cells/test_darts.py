@@ -10,7 +10,7 @@ import torch
 
 from maskfront import Darts, UserError
 from objectives.measures.cost import Flops
-from objectives.methods.cells.choosing import hinge
+from objectives.methods.cells.base.choosing import hinge
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.bert.cutting import shape_of

@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from objectives.methods.cells.soft_search import strongest_edges, strongest_pairs
+from objectives.methods.cells.base.soft_search import strongest_edges, strongest_pairs
 
 OPERATIONS = ("none", "conv3", "conv5", "zero")
 EDGES = ("0->3", "1->3", "2->3")

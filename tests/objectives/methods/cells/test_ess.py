@@ -9,7 +9,7 @@ import pytest
 
 from maskfront import Ess, Problem, SearchMethod, SearchResult, UserError
 from objectives.measures.evaluate import predict
-from objectives.methods.cells.choosing import ChosenCell
+from objectives.methods.cells.base.choosing import ChosenCell
 from objectives.progress import SilentProgress
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE, Node

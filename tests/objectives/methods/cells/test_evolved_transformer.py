@@ -14,8 +14,8 @@ from torch import nn
 from maskfront import EvolvedTransformer, UserError
 from objectives.measures.measured import measured_flops
 from objectives.methods.cells import evolved_transformer
+from objectives.methods.cells.base.learning import answers_loss, finished, new_cell
 from objectives.methods.cells.evolved_transformer import TRANSFORMER, Hurdles, Judged
-from objectives.methods.cells.learning import answers_loss, finished, new_cell
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod
 from objectives.students.cells.genotype import Genotype

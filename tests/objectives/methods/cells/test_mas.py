@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from maskfront import Enas, Mas, Problem, SearchMethod, SearchResult
-from objectives.methods.cells.choosing import scored
+from objectives.methods.cells.base.choosing import scored
 from objectives.progress import SilentProgress
 from objectives.training.scoring import all_alpha
 from objectives.workbench.workbench import Workbench

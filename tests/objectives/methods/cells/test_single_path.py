@@ -10,7 +10,7 @@ import pytest
 
 from maskfront import SinglePath
 from objectives.measures.measured import measured_flops
-from objectives.methods.cells.choosing import scored
+from objectives.methods.cells.base.choosing import scored
 from objectives.methods.cells.single_path import Searcher
 from objectives.problem import Problem
 from objectives.search_method import SearchMethod

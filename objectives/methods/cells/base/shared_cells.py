@@ -15,8 +15,8 @@ from torch import Tensor
 from objectives.cache import content_key
 from objectives.device import to_device
 from objectives.errors import PositiveFloat, PositiveInt, UserError, check_types
-from objectives.methods.cells.learning import answers_loss, new_cell
-from objectives.methods.cells.super_net import SuperNet
+from objectives.methods.cells.base.learning import answers_loss, new_cell
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint, not_finite

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, ShareBelowOne, UserError
 from objectives.measures.budget import hinge_loss
-from objectives.methods.cells.learning import finished, loss_of, new_cell
-from objectives.methods.cells.shared_cells import new_net
-from objectives.methods.cells.super_net import SuperNet, Weights
+from objectives.methods.cells.base.learning import finished, loss_of, new_cell
+from objectives.methods.cells.base.shared_cells import new_net
+from objectives.methods.cells.base.super_net import SuperNet, Weights
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import (

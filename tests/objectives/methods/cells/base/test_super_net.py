@@ -16,7 +16,7 @@ from torch import Tensor
 
 from objectives.errors import UserError
 from objectives.measures.measured import measured_flops
-from objectives.methods.cells.super_net import SuperNet
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.graph import COMBINATIONS, IDENTITY, NONE, Graph, Node
 from objectives.students.cells.graph_space import GraphSpace

@@ -18,9 +18,9 @@ from objectives.errors import (
     PositiveFloat,
     check_ranges,
 )
-from objectives.methods.cells.choosing import Aimed, ChosenCell
-from objectives.methods.cells.learning import answers_loss
-from objectives.methods.cells.super_net import SuperNet
+from objectives.methods.cells.base.choosing import Aimed, ChosenCell
+from objectives.methods.cells.base.learning import answers_loss
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.soft_choices import SoftChoices, SoftSettings

@@ -11,7 +11,7 @@ import torch
 
 from maskfront import CellSearch, UserError
 from objectives.measures.evaluate import divergence, predict
-from objectives.methods.cells.shared_cells import SharedCells, SharedNet, shared_net
+from objectives.methods.cells.base.shared_cells import SharedCells, SharedNet, shared_net
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult
 from objectives.students.cells.cell_classifier import CellForSequenceClassification

@@ -1,0 +1,1 @@
+"""Shared by the searches for cells: base classes, super-nets, shared weights."""
