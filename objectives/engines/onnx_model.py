@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from objectives.text.data import INPUTS
 
 if TYPE_CHECKING:
     import onnxruntime
+
+# onnxruntime reads it once, when it is loaded: no device id is written, nothing is sent.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _TOLERANCE = 1e-4
 """Largest difference of logits from torch's, times the largest logit where that is above 1."""

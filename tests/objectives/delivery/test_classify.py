@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 TEXTS = [str(text) for text in planted_rows()["text"][:20]]
 
 
+ROOT = Path(__file__).resolve().parents[3]
 LABELS = ["happy", "neutral", "sad"]
 
 
@@ -187,3 +189,26 @@ def test_a_reader_that_has_enough_ends_it_quietly(alone: Path, tmp_path: Path) -
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == labels(opened(alone)(TEXTS[:1]))
+
+
+@pytest.mark.parametrize("loads", ["classify", "objectives.engines.onnx_model"])
+def test_no_device_id_is_written_and_no_telemetry_sent(
+    loads: str, alone: Path, tmp_path: Path
+) -> None:
+    """onnxruntime from 1.29 on does both where nobody opts out; a variable `CI` opts out, too."""
+    script = (
+        f"import {loads}, onnxruntime\nonnxruntime.InferenceSession({str(alone / 'model.onnx')!r})"
+    )
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", script], env=environment, cwd=alone, check=True)
+    assert not list(tmp_path.rglob("deviceid"))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_order_and_size_of_batches_change_no_answer(batch: int, alone: Path, both: Path) -> None:
+    texts = [*TEXTS, "", " ".join(TEXTS[:5]), (TEXTS[0], TEXTS[1])]
+    shuffled = np.random.default_rng(0).permutation(len(texts))
+    for folder in (alone, both):
+        alone_each = [opened(folder)([text])[0] for text in texts]
+        answers = opened(folder)([texts[place] for place in shuffled], batch=batch)
+        assert labels(answers) == labels([alone_each[place] for place in shuffled])
