@@ -44,8 +44,8 @@ def visible_gpus() -> list[str]:
 
 
 Precision = Literal["auto", "float32", "bfloat16"]
-"""Of the matmuls of training. "auto" is bfloat16 where the device has instructions for it. Weights,
-residual sums, norms, losses and every score are float32."""
+"""Precision of the matmuls of training. "auto" is bfloat16 where the device has instructions for
+it. Weights, residual sums, norms, losses and every score are float32."""
 
 
 def matmul_dtype(precision: Precision, device: str) -> torch.dtype:

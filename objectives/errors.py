@@ -36,9 +36,9 @@ class MaskfrontError(Exception):
         text = hide_passwords(text)
         super().__init__(text, *parameters)  # all of them: unpickling calls it with what is here
         self.text = text
-        """What is wrong, where, and the remedy."""
+        """Text that says what is wrong, where, and the remedy."""
         self.parameters = parameters
-        """Those of the Python call that mend it."""
+        """Parameters of the Python call that mend it."""
 
     def __str__(self) -> str:
         return self.naming("{}=...".format)

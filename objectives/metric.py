@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Labels: TypeAlias = NDArray[np.int64 | np.float32 | np.int8]
-"""One label a row, (rows,): int64, the index of a class; or float32, a number (regression). Or
-several, (rows, C) int8: 1 where the row has the label, 0 where it has not."""
+"""Labels (rows,): int64, the index of a class, or float32, a number (regression). Several labels a
+row are (rows, C) int8: 1 where the row has the label, 0 where it has not."""
 
 Logits: TypeAlias = NDArray[np.float32]
-"""Of a model, (rows, C)."""
+"""Logits of a model, (rows, C)."""
 Floats: TypeAlias = NDArray[np.float64]
 Metric = Literal["accuracy", "mcc", "f1", "micro_f1", "macro_f1", "pearson_spearman", "agreement"]
 

@@ -53,7 +53,7 @@ class Words:
     embeddings: Tensor
     """(V, E)"""
     settings: Mapping[str, Any]
-    """What their configuration says of tokens and labels."""
+    """Entries of their configuration about tokens and labels."""
 
     @classmethod
     def of(cls, model: PreTrainedModel, **settings: Any) -> Self:
@@ -87,26 +87,26 @@ class Problem:
     alpha_logits: Tensor
     """(rows of alpha, C): what the teacher says of them, on the device."""
     words: Words
-    """What cells begin with."""
+    """Embeddings with which cells begin."""
     flops_full: float
     """FLOPs of the model of ratio 1."""
     budget: Budget
-    """What target ratios are shares of: what the study counts, or FLOPs where bits decide that,
-    since units are chosen before anything is rounded."""
+    """Budget of target ratios: in the study's cost, or in FLOPs where bits decide that cost, since
+    units are chosen before anything is rounded."""
     counted: Budget
-    """What the study counts."""
+    """Budget in the study's cost."""
     seq_len: int
     """Tokens at which FLOPs are taken, whatever the study counts."""
     student_is_new: bool
     """The student is a checkpoint of its own, which does not know the task yet."""
     select_score: Callable[[PreTrainedModel], float]
-    """What the study compares, of a cut model on the selection split, the higher the better: the
+    """Objective of the study for a cut model on the selection split, the higher the better: the
     metric, or minus the divergence. For the choice among checkpoints of one architecture, never for
     a gradient."""
     vocabulary: Vocabulary
     """The word pieces, by how much the task needs them."""
     device: str
-    """Of teacher, student and tensors, such as "cpu" or "cuda:0"."""
+    """Device of teacher, student and tensors, such as "cpu" or "cuda:0"."""
     cache: Path
     """Folder for what is made once: see `cache`."""
     student_layers: tuple[int, ...] | None = None

@@ -24,7 +24,7 @@ from objectives.progress import Progress
 from objectives.students.family import Architecture
 
 CurvePoint = Mapping[str, float | str]
-"""One row of a learning curve: stage, step, and what the method measures there."""
+"""A row of a learning curve: stage, step, and what the method measures there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class SearchResult:
     slot: int
     """The place of the student in its population."""
     architecture: Architecture
-    """What the search chose."""
+    """Architecture that the search chose."""
     model: PreTrainedModel
     """A classifier of texts, of any kind."""
     curve: Sequence[CurvePoint]
@@ -44,8 +44,8 @@ class SearchResult:
     tolerance: float = 0.0
     """t: the cut model lies in [(1 - t) R, (1 + t) R], or missed its budget."""
     forgotten: float | None = None
-    """Of a student that learnt other tasks afterwards: by how much it was better before that, in
-    what the study compares; None where nothing came after."""
+    """Drop in the study's objective on this task after training on later tasks; None if trained
+    last."""
     beside: tuple[SearchResult, ...] = ()
     """The students of the tasks of `Problem.beside`, in their order."""
 
@@ -84,8 +84,8 @@ class SearchMethod(abc.ABC):
     """
 
     costs: ClassVar[frozenset[CostName]] = frozenset({"flops", "params", "bytes", "latency"})
-    """What a study of the method may count: by default what can be counted or timed of any
-    model."""
+    """Costs that a study of the method may count: by default those that can be counted or timed of
+    any model."""
     per_slot: ClassVar[frozenset[str]] = frozenset()
     """The settings in which the members of one population may differ: places as in `knobs`, where
     "*" stands for anything, such as "stages.*.learning_rate"."""

@@ -39,9 +39,9 @@ class MethodSpace:
     space: Mapping[str, BaseDistribution]
     """By the places of the method, without a prefix."""
     prefix: str
-    """What the study calls these places by: "cut." or "", where it has but one method."""
+    """Prefix of its hyperparameters in the study: "cut.", or "" where there is but one method."""
     share: float
-    """Of the training that a trial gets: `Fidelity.epochs`."""
+    """Share of the training that a trial gets: `Fidelity.epochs`."""
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial. Raises UserError for a value out of a field's range."""

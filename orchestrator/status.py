@@ -53,8 +53,8 @@ class Status:
     per_hour: float | None  # of the last trials that finished; None before there are any
     seconds_left: float | None  # at this rate; None if no worker is alive
     workers: tuple[dict[str, Any], ...]
-    """Of each worker that has not ended: name, host, pid, device, running trials, whether alive,
-    seconds since its last beat."""
+    """State of each worker that has not ended: name, host, pid, device, running trials, whether
+    alive, seconds since its last beat."""
     front: tuple[FinishedTrial, ...]
     failures: dict[str, int]  # how often trials failed, by reason
     foreign: tuple[int, ...]  # numbers of trials that another program made

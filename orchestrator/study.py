@@ -83,29 +83,31 @@ class Study:
     depth and width, which learns the teacher's answers alone if it reads other tokens. Ratio 1 is
     then this student, unpruned."""
     cost: CostName = "flops"
-    """What is minimised beside the metric, and what budgets and ratios are of: "flops"; "params",
-    embeddings included; "units" of the method's spaces; "latency", milliseconds on the device of
-    the launch, for the spaces heads, ffn and layers; "bytes" of the file of the model's weights; or
-    "bitops", FLOPs times bits. The last two count bits, which a budget does not: with them
-    `target_ratio` is a share of the FLOPs. FLOPs, parameters and bytes are recorded in any case."""
+    """Cost that is minimised beside the metric, and in which budgets and ratios are counted:
+    "flops"; "params", embeddings included; "units" of the method's spaces; "latency", milliseconds
+    on the device of the launch, for the spaces heads, ffn and layers; "bytes" of the file of the
+    model's weights; or "bitops", FLOPs times bits. The last two count bits, which a budget does
+    not: with them `target_ratio` is a share of the FLOPs. FLOPs, parameters and bytes are recorded
+    in any case."""
     engine: Engine = "eager"
-    """What serves the models, and so what the cost "latency" times: torch as it is, "bfloat16",
-    "compile"; on the CPU "onnxruntime" or "onnxruntime-int8", with the extra "onnx". Where it has
-    fewer than 32 bits models are scored in it too. `weight_bits` change no milliseconds."""
+    """Engine that serves the models, and which the cost "latency" times: torch as it is,
+    "bfloat16", "compile"; on the CPU "onnxruntime" or "onnxruntime-int8", with the extra "onnx".
+    Where it has fewer than 32 bits models are scored in it too. `weight_bits` change no
+    milliseconds."""
     latency_batch: PositiveInt = 1
     """Sequences in the forward pass that the cost "latency" times."""
     objective: Objective = "metric"
-    """What students are compared by, beside the cost: the task's "metric", or the "divergence" of
-    their answers from the teacher's, which is minimised. It takes no labels, and tells students
-    apart whose metrics are equal but for luck: KL(teacher || student) in nats, the mean over the
-    rows of the selection split; where labels are numbers, the mean squared difference. The metric
-    is measured and reported in any case."""
+    """Objective by which students are compared, beside the cost: the task's "metric", or the
+    "divergence" of their answers from the teacher's, which is minimised. It takes no labels, and
+    tells students apart whose metrics are equal but for luck: KL(teacher || student) in nats, the
+    mean over the rows of the selection split; where labels are numbers, the mean squared
+    difference. The metric is measured and reported in any case."""
     at_least: Mapping[str, float] = field(default_factory=dict)
     """Aims that a model of the front meets, such as {"metric": 0.85} on the selection split. A
     trial that misses one is on no front, and samplers know by how far (Optuna's constraints)."""
     at_most: Mapping[str, float] = field(default_factory=dict)
-    """The same from above: "ratio", "flops", "params", "bytes", "divergence"; and "ms", where these
-    are what the study counts."""
+    """Upper bounds on members of the front, by name: "ratio", "flops", "params", "bytes",
+    "divergence"; and "ms", where these are what the study counts."""
     seq_len: PositiveInt | None = None
     """Length, in tokens, at which FLOPs and latency are taken; None takes the task's max_length."""
     augmentation: Augmentation | None = None
@@ -114,7 +116,7 @@ class Study:
     """How much of the full training each trial gets: less is cheaper, and is on no front with more.
     Begin a full study with what a cheap one found by `warm_start`."""
     sampler: SamplerName | SamplerFactory | None = "tpe"
-    """What draws the knobs: Optuna's "tpe", "gp", "nsgaii" or "random", or a function from a seed
+    """Sampler of the knobs: Optuna's "tpe", "gp", "nsgaii" or "random", or a function from a seed
     to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. None draws nothing: the
     trials are those of `first`, and one that failed is tried again by the next launch. It decides
     no result, and so may change from launch to launch."""

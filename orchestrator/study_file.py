@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.study import Study
 
 POLISHED = "-polished"
-"""What the name of a run of `polish` has after that of the run whose models it polished."""
+"""Suffix of the name of a run of `polish`, after that of the run whose models it polished."""
 _MODULE = "maskfront_study"  # the name under which a study file is imported
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SUFFIX = "-teacher"
-"""What its name has after that of the study of the students."""
+"""Suffix of its name, after that of the study of the students."""
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 

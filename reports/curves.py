@@ -64,7 +64,7 @@ class Curve:
 
 
 Curves = Mapping[int, Curve]
-"""Of one run, by the numbers of its trials."""
+"""Curves of a run, by the numbers of its trials."""
 
 
 def read_curves(run: RunRecord) -> dict[int, Curve]:

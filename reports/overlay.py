@@ -19,7 +19,7 @@ class Overlay:
 
     runs: tuple[RunRecord, ...]
     names: tuple[str, ...]
-    """What the page calls each run; no two are alike."""
+    """Names of the runs on the page; no two are alike."""
 
     @cached_property
     def views(self) -> tuple[ParetoView, ...]:

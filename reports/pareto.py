@@ -27,7 +27,7 @@ class Paired:
     run: RunRecord
     judged: JudgedRows
     _known: dict[int | None, NDArray[np.float64]] = field(default_factory=dict)
-    """Of models whose answers are gone it is NaN."""
+    """Samples of the metric by trial; NaN for models whose answers are gone."""
 
     def surely_matched(
         self, front: Sequence[FinishedTrial], others: Sequence[FinishedTrial]
@@ -147,7 +147,7 @@ class ParetoView:
     outside: tuple[FinishedTrial, ...]
     """Outside their budget or the study's aims; they are on no front."""
     paired: Paired | None
-    """What the same rows say of two models; None where answers are not known."""
+    """Comparisons on the same rows; None where answers are not known."""
 
 
 def pareto_view(run: RunRecord) -> ParetoView:

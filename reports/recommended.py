@@ -57,8 +57,8 @@ class Recommendation:
     reasons: tuple[str, ...]
     trial: FinishedTrial
     expected: float | None = None
-    """Of the cheapest within 1%: its metric on the selection split less what it owes to being
-    chosen, so what to expect on other rows. None where answers are not known."""
+    """Metric to expect on other rows, for the cheapest within 1%: that on the selection split less
+    the luck of being chosen. None where answers are not known."""
 
 
 def recommendations(view: ParetoView) -> list[Recommendation]:

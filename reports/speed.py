@@ -38,7 +38,7 @@ class Speed:
 
     engine: str
     bits: int
-    """Of the weights in this engine."""
+    """Bits of the weights in this engine."""
     batch: int
     length: int
     """Tokens of each of the `batch` sequences; of texts the mean."""
@@ -47,7 +47,7 @@ class Speed:
     device: str
     """With its threads, such as "cpu-2threads"."""
     reference: str
-    """What speed-ups are against: "unpruned", or the folder of another model."""
+    """Reference of speed-ups: "unpruned", or the folder of another model."""
     reference_model: Timing
     models: Mapping[int, Timing]
     """By the numbers of their trials."""

@@ -30,7 +30,7 @@ class Cascade:
     small: int | None
     """The number of its trial; None is the unpruned model."""
     large: int | None
-    """The same of the model that is asked where the small one is unsure."""
+    """Trial of the model that answers where the small one is unsure; None is the unpruned model."""
     confidence: Confidence
     """How the small one's sureness is told: its highest probability, how far that is above the
     second, or minus the entropy."""
@@ -47,9 +47,9 @@ class Cascade:
     heldout_cost: float
     """Mean of a held-out row."""
     metric: float
-    """Of the task, on the selection split."""
+    """The task's metric on the selection split."""
     heldout_metric: float
-    """The same held out."""
+    """The task's metric on the held-out split."""
     agreement: float
     """Share of the selection rows on which it answers as the unpruned model does."""
     heldout_agreement: float

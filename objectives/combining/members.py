@@ -12,7 +12,7 @@ from objectives.metric import Labels, Logits, Metric, metric_value
 
 Array = NDArray[Any]
 CONFIDENCE = 0.95
-"""Of every statement about rows that nothing saw."""
+"""Confidence of every statement about unseen rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,11 +20,11 @@ class Member:
     """A finished model: its answers on the rows that judge, and what one answer costs."""
 
     number: int | None
-    """Of its trial; None is the unpruned model."""
+    """Number of its trial; None is the unpruned model."""
     cost: float
-    """Of one row, in the unit that is compared."""
+    """Cost of one row, in the unit that is compared."""
     logits: Mapping[str, Logits]
-    """Of "select" and "heldout"."""
+    """Logits of "select" and "heldout"."""
     engine: str = ""
     """In which it answers, where members have several."""
 

@@ -38,9 +38,9 @@ from objectives.text.data import Split
 from objectives.workbench.inputs import Inputs
 
 UNPRUNED = "unpruned"
-"""What the reference is called that nobody named."""
+"""Name of the reference if the user named none."""
 _TEXTS = 100
-"""Of the selection split, that are timed from text to label."""
+"""Texts of the selection split that are timed from text to label."""
 _TEXT_BATCHES = (1, 8)
 
 
@@ -51,10 +51,11 @@ class OfRun:
     unpruned: PreTrainedModel | None = None
     """That model with its own weights; None: a twin of the first student, with random ones."""
     layers: int | None = None
-    """Of the twin; by default those of the student, as if no whole layers had been left out."""
+    """Layers of the twin; by default those of the student, as if no whole layers had been left
+    out."""
     data: Inputs | None = None
-    """Of a study, on which models are timed from text to label in the engines of onnxruntime, and
-    scored in the engines of other bits than `bits`; a twin is not, its weights are random."""
+    """A study's data: on it models are timed from text to label in the engines of onnxruntime, and
+    scored in engines of other bits than `bits`. A twin is not scored: its weights are random."""
     bits: int = FULL_BITS
     """In which the run scored them."""
 

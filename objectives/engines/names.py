@@ -8,16 +8,16 @@ from objectives.errors import UserError
 Engine = Literal[
     "eager", "bfloat16", "compile", "onnxruntime", "onnxruntime-int8", "onnxruntime-int4"
 ]
-"""What runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU onnxruntime
-with float32, with dynamic int8, or with 4 bits in blocks, for the smallest file. torch runs
-bfloat16 on a CPU without instructions for it too, slowly. A model of few bits stays packed in the
-first alone; the others run what its codes stand for."""
+"""Engine that runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU
+onnxruntime with float32, with dynamic int8, or with 4 bits in blocks, for the smallest file. torch
+runs bfloat16 on a CPU without instructions for it too, slowly. A model of few bits stays packed in
+the first alone; the others run what its codes stand for."""
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 FULL_BITS = 32
 """Here again, as `objectives.students.bert` imports torch."""
 _FEWER = {"bfloat16": 16, "onnxruntime-int8": 8, "onnxruntime-int4": 4}
 BITS: Mapping[str, int] = {engine: _FEWER.get(engine, FULL_BITS) for engine in ENGINES}
-"""Of the weights: whoever has fewer than `FULL_BITS` gives other answers."""
+"""Bits of the weights by engine: an engine with fewer than `FULL_BITS` gives other answers."""
 
 
 def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:

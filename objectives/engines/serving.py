@@ -31,7 +31,7 @@ _FEWER: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
     "onnxruntime-int8": ("model_int8.onnx", write_int8),
     "onnxruntime-int4": ("model_int4.onnx", write_int4),
 }
-"""Of an engine with fewer bits its file, and what writes that from the whole one."""
+"""File of each engine with fewer bits, and the function that writes it from the float32 file."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Served:
 
     run: ForwardPass
     bytes: int
-    """Of the weights that torch holds, or of the file that another engine reads."""
+    """Bytes of the weights that torch holds, or of the file that another engine reads."""
     file: Path | None = None
-    """What onnxruntime reads."""
+    """The file that onnxruntime reads."""
 
 
 def check_engine(engine: Engine, device: str) -> None:

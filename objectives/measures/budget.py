@@ -16,7 +16,7 @@ TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
 """How the target ratio falls while a search goes on."""
 
 _MAY_BE_EMPTY = ("heads", "ffn", "layers")
-"""Of these spaces a layer may keep nothing."""
+"""Spaces in which a layer may keep nothing."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Budget:
     """A budget's scale: the cost that is counted, and the cost at ratio 1."""
 
     cost: Cost
-    """Of the student, cut or masked."""
+    """Cost of the student, cut or masked."""
     full: float
     """Ratio 1, in the unit of the cost: of the teacher, or of a student of another checkpoint."""
 

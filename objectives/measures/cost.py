@@ -35,8 +35,8 @@ from objectives.students.bert.linears import (
 )
 
 CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
-"""What a study may count; "latency" is `objectives.measures.latency.Latency`, the last two are in
-`objectives.measures.bits`."""
+"""Costs that a study may count; "latency" is `objectives.measures.latency.Latency`, the last two
+are in `objectives.measures.bits`."""
 
 Count = TypeVar("Count", float, Tensor)
 """How many, how much: a number where it is exact, a tensor where it is expected. Ints stay ints."""

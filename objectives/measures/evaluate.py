@@ -24,7 +24,8 @@ from objectives.students.bert.packing import PackedEmbedding, PackedLinear
 from objectives.text.data import Split
 
 Objective = Literal["metric", "divergence"]
-"""What a study compares students by: up the one, down the other."""
+"""Objective by which a study compares students: the metric, maximised, or the divergence,
+minimised."""
 EVALUATION_BATCH = 64
 """Sequences in one forward pass on a CPU."""
 

@@ -36,7 +36,7 @@ from objectives.students.bert.student import keep_layers
 
 _REPEATS = 15
 _LAYERS = 3
-"""Of a model that is timed for the sake of its layers."""
+"""Layers of a model that is timed to find the time of one layer."""
 _PIECES = 1000
 _STEPS = 4
 """A width is timed at these many equal steps, and at 0 and 1: a first unit costs the most."""
@@ -79,7 +79,8 @@ class Latency(Cost):
     ffn: tuple[int, ...]
     """Numbers of heads, and of FFN neurons, that were timed: ascending, from 0 to all."""
     milliseconds: tuple[tuple[float, ...], ...]
-    """Of one layer: a row for each number of heads, a column for each of neurons."""
+    """Milliseconds of one layer: a row for each number of heads, a column for each number of
+    neurons."""
     rest: float
     """Milliseconds of embeddings, pooler and classifier together."""
 

@@ -52,7 +52,7 @@ from objectives.training.teacher_states import keep_states
 # often ("independent") least.
 
 Sharing = Literal["ordinal", "independent", "transition"]
-"""What the projections are: a choice of units, or at first nearly "ordinal" and then moved."""
+"""Kind of projections: a choice of units, or at first nearly "ordinal" and then moved."""
 
 
 class Projections(dict[str, dict[int, Tensor]]):
@@ -130,8 +130,8 @@ class ApsT(StagedMethod):
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
     sharing: Sharing = "transition"
-    """What candidates share: "ordinal", the first units, "independent", as few units as can be, or
-    "transition", at first nearly all and then less and less."""
+    """Units that candidates share: "ordinal", the first units; "independent", as few as possible;
+    or "transition", at first nearly all and then fewer and fewer."""
     shares: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
     """The widths of a layer, shares of its heads and of its neurons, in (0, 1], rising. No R below
     what the least cost can be met."""
@@ -145,7 +145,7 @@ class ApsT(StagedMethod):
     grad_rescale: PositiveFloat = 1e-2
     """kappa: step size of the controller's Adam. > 0."""
     entropy_weight: NonNegativeFloat = 4e-3
-    """Of the entropy of its draws, in its loss. >= 0."""
+    """Weight of the entropy of the controller's draws in its loss. >= 0."""
     stages: tuple[Stage, ...] = (
         Stage(name="search", epochs=6, learning_rate=6e-4, loss="prediction+hidden", searches=True),
         RECOVER,

@@ -134,10 +134,10 @@ class BinaryBert(StagedMethod):
     input_bits: Bits = 8
     """To which what enters a weight is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = 2
-    """Of the embeddings of words and positions, which are rounded before the training and stay:
-    32, 8, 4, 2 or 1."""
+    """Bits of the embeddings of words and positions, which are rounded before the training and
+    stay: 32, 8, 4, 2 or 1."""
     stages: tuple[Stage, ...] = (_TERNARY, replace(_TERNARY, name="binary"))
-    """What the weights go through, ternary first: 3 epochs each, as those of TernaryBert."""
+    """Stages of the weights, ternary first: 3 epochs each, as those of TernaryBert."""
     first_binary: str = "binary"
     """The name of the stage before which the weights are split."""
     split: Share = 1.0

@@ -51,7 +51,8 @@ _AT_ONCE = 0.05
 """Share of the units that are left which leave together, one at least. That raised the error of
 half of an FFN by 0.07% beside one by one, in a tenth of the seconds."""
 _HOLD = 0.01
-"""Of the mean square of a gradient along one dimension, added to all: as A, R'R has few rows."""
+"""Damping: share of the mean square of a gradient dimension that is added to all; like A, R'R has
+few rows."""
 
 
 def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -139,10 +140,10 @@ class CrossDistillation(OneShot):
     stages: tuple[Stage, ...] = ()
     """None, as a few rows train nothing. With many, distillation goes on from what was solved."""
     rows: PositiveInt = 1024
-    """Of train, drawn with the seed; all, if there are fewer. >= 1. Of their tokens the hidden
-    states of both models stay in memory, 8 E bytes each. Nothing else is read."""
+    """Rows of train, drawn with the seed; all, if there are fewer. >= 1. The hidden states of both
+    models on their tokens stay in memory, 8 E bytes each. Nothing else is read."""
     mixes: Literal["inputs", "losses"] = "inputs"
-    """What of the two paths is mixed: "inputs" is SCD, "losses" CD."""
+    """Quantity that is mixed between the two paths: "inputs" is SCD, "losses" CD."""
     mu: Share = 0.6
     """Share of the loss on the unpruned model's path, with mixed losses. In [0, 1]."""
     alpha: Share = 0.75

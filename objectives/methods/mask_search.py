@@ -148,7 +148,7 @@ class MaskSearch(StagedMethod):
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
     )
-    """What the weights go through, those that search first."""
+    """Stages of the weights, those that search first."""
 
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
@@ -183,7 +183,7 @@ class MaskSearch(StagedMethod):
     ramp: PositiveShare = 0.8
     """Share of the search in which it falls. In (0, 1]."""
     alpha_loss: Literal["labels", "teacher"] = "labels"
-    """What alpha learns beside FLOPs: the task's loss on the labels, or the teacher's logits."""
+    """Target of alpha beside FLOPs: the task's loss on the labels, or the teacher's logits."""
     alpha_data: Literal["alpha", "train"] = "alpha"
     """The split whose batches alpha learns from. With "train" and the teacher's logits alpha shares
     batch and backward pass with the weights, and so the loss of the stage; with "train" and the

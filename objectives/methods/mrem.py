@@ -163,25 +163,26 @@ class Mrem(StagedMethod):
     target_ratio: PositiveShare = 1.0
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
     weight_bits: Bits = 4
-    """Of each weight, in all layers, or an entry a layer: 32 (not quantised), 8, 4, 2 or 1."""
+    """Bits of each weight, in all layers, or an entry a layer: 32 (not quantised), 8, 4, 2 or 1."""
     input_bits: Bits = 8
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = 4
-    """Of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
+    """Bits of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
     batch_size: PositiveInt = 32
     """Sequences in a batch of the rows. >= 1."""
     precision: Precision = "auto"
-    """Of the matmuls: "auto" is bfloat16 where the device has instructions for it, else float32."""
+    """Precision of the matmuls: "auto" is bfloat16 where the device has instructions for it, else
+    float32."""
     rows: PositiveInt = 1024
-    """Of train, drawn with the seed; all, if there are fewer. >= 1. MREM-S keeps hidden states of
-    their tokens in memory, 8 E bytes each."""
+    """Rows of train, drawn with the seed; all, if there are fewer. >= 1. MREM-S keeps hidden states
+    of their tokens in memory, 8 E bytes each."""
     each: Literal["module", "matrix"] = "module"
-    """What is reconstructed at a time: "module" is MREM, "matrix" REM, in which each weight matrix
-    takes so many steps, in float32; the example is then the float model as it was cut."""
+    """Part that is reconstructed at a time: "module" is MREM; "matrix" is REM, in which each weight
+    matrix takes `steps` steps, in float32, and the example is the float model as it was cut."""
     modules: PositiveInt = 4
     """Into which the layers are split; no more than there are layers. >= 1."""
     steps: PositiveInt = 250
-    """Of each module, a batch each. >= 1."""
+    """Steps of each module, a batch each. >= 1."""
     learning_rate: PositiveFloat = 1e-4
     """Peak of Adam's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
     teacher_forcing: NonNegativeFloat = 0.5
@@ -278,7 +279,7 @@ class _At:
     wanted: Tensor
     """(1, B, S, D): what the float model gives up to here."""
     own: Tensor
-    """The same of the quantised one."""
+    """Output of the quantised module."""
 
 
 @dataclass

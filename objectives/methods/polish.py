@@ -67,13 +67,13 @@ class Polish(StagedMethod):
     trials: str = field(compare=False)
     """The folder of the trials of a run."""
     parent: str = ""
-    """What decides those trials: another run in their folder makes another study."""
+    """Digest of what decides those trials: another run in their folder makes another study."""
     trial: NonNegativeInt = 0
     """The number of the trial whose model is polished. >= 0."""
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units that the run searched: what a cost of units counts."""
     stages: tuple[Stage, ...] = (replace(RECOVER, name="polish", epochs=6),)
-    """What it goes through: 6 epochs at 3e-4, logits and hidden states, the best kept."""
+    """Stages of the training: 6 epochs at 3e-4, logits and hidden states, the best kept."""
 
     def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         return problem.budget.ratio(units), 0.0

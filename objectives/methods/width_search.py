@@ -76,14 +76,15 @@ class WidthSearch(StagedMethod):
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
     )
-    """What the weights go through, those that search first."""
+    """Stages of the weights, those that search first."""
     spaces: tuple[str, ...] = ("heads", "ffn")
     """heads, ffn and layers, or some of them."""
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
     """The candidates, shares of a layer's units, and of the layers: rising from >= 0 to 1, two at
     least."""
     temperature: tuple[PositiveFloat, PositiveFloat] = (10.0, 0.1)
-    """Of the Gumbel-softmax at the start and at the end of the search, linear between. > 0."""
+    """Temperature of the Gumbel-softmax at the start and at the end of the search, linear between.
+    > 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,7 @@ from objectives.problem import Problem
 from objectives.training.optimisation import per_student
 
 Gradients = Mapping[str, Tensor]
-"""Of each space, of the shape of its alpha: (K, layers, *units)."""
+"""Gradients of each space, of the shape of its alpha: (K, layers, *units)."""
 
 
 # In each optimiser kappa is the size of the step: Adam divides by the gradient's own scale and the

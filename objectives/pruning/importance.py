@@ -25,7 +25,7 @@ from objectives.training.population import Population
 # What is done to the scores of units before the highest of them stay.
 
 Scores = Mapping[str, Tensor]
-"""Of each space (layers, *units_of(shape, space)), on the CPU; higher stays."""
+"""Scores of each space (layers, *units_of(shape, space)), on the CPU; higher stays."""
 
 
 def per_cost(scores: Scores, cost: Cost, power: float = 1.0) -> dict[str, Tensor]:
@@ -45,7 +45,7 @@ def evenly(scores: Scores) -> dict[str, Tensor]:
 Squares = Literal["loss", "logits"]
 
 RowGradients = Iterator[tuple[str, Tensor]]
-"""Of one batch after the other, and of each searched space: (B, layers, *units_of)."""
+"""Gradients batch by batch, for each searched space: (B, layers, *units_of)."""
 
 _BATCH_SIZE = 32
 

@@ -61,7 +61,8 @@ def descended(
 
 _BATCH_SIZE = 32
 _DAMPING = 1.0
-"""Of the distance from factors of 1, beside the squared error summed over tokens and dimensions."""
+"""Weight of the distance from factors of 1, beside the squared error summed over tokens and
+dimensions."""
 _LARGEST = 10.0
 """A block in which a factor goes beyond that is left as it is."""
 

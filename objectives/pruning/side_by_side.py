@@ -116,7 +116,7 @@ class _Pass:
         """(B, S) bool; False is padding."""
         mask = create_bidirectional_mask(model.config, hidden, batch.attention_mask)
         self.mask = cast("Tensor | None", mask)
-        """The same as attention takes it."""
+        """The mask as attention takes it."""
         self.wanted, self.own = hidden, hidden
         """(B, S, E): what enters the next block of the unpruned model, and of the student."""
 

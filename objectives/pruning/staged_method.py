@@ -30,7 +30,7 @@ from objectives.training.losses import check_comparable
 from objectives.training.stages import RECOVER, Stage, check_order
 
 Bits = int | tuple[int, ...]
-"""One number for all layers, or an entry a layer."""
+"""Bits of all layers, or an entry a layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class StagedMethod(SearchMethod):
         }
     )
     searchable: ClassVar[tuple[str, ...]] = SPACES_OF_LAYERS
-    """What `spaces` may name; empty where no units are chosen."""
+    """Values that `spaces` may name; empty where no units are chosen."""
     with_search: ClassVar[bool] = True
     """Whether stages may search."""
     cut_together: ClassVar[bool] = True
@@ -58,21 +58,21 @@ class StagedMethod(SearchMethod):
     input_bits: Bits = FULL_BITS
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = FULL_BITS
-    """Of the embeddings of words and positions: 32, 8, 4, 2 or 1."""
+    """Bits of the embeddings of words and positions: 32, 8, 4, 2 or 1."""
     vocabulary: PositiveShare = 1.0
     """Share of the word pieces that the scored model keeps, those that train uses most, in (0, 1]:
     other words fall into smaller pieces."""
     weight_bits: Bits = FULL_BITS
-    """Of each weight of the scored model, in all layers, or an entry a layer: 32 (not quantised),
-    8, 4, 2 (ternary) or 1. R is that of the model before it is quantised."""
+    """Bits of each weight of the scored model, in all layers, or an entry a layer: 32 (not
+    quantised), 8, 4, 2 (ternary) or 1. R is that of the model before it is quantised."""
     stages: tuple[Stage, ...] = (RECOVER,)
-    """What the weights go through, those that search first; by default 3 epochs at 3e-4 after the
-    cut, logits and hidden states, the best kept."""
+    """Stages of the weights, those that search first; by default 3 epochs at 3e-4 after the cut,
+    logits and hidden states, the best kept."""
     batch_size: PositiveInt = 32
     """Sequences in a batch of `train`, and in one of `alpha`. >= 1."""
     precision: Precision = "auto"
-    """Of the matmuls of the students' training, and of the teacher whose hidden states they learn.
-    "auto" is bfloat16 where the device has instructions for it, else float32."""
+    """Precision of the matmuls of the students' training, and of the teacher whose hidden states
+    they learn. "auto" is bfloat16 where the device has instructions for it, else float32."""
     target_ratio: PositiveShare = 0.5
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
     tolerance: ShareBelowOne = 0.05

@@ -164,7 +164,7 @@ class _Run:
         self.dtype = matmul_dtype(members[0].precision, problem.device)
         self.slots = range(len(members))
         self.population: Population
-        """Of those that search; let go when the last of them is cut."""
+        """Population of the students that search; let go when the last of them is cut."""
         self.curves: list[list[CurvePoint]] = [[] for _ in members]
 
     def search(self) -> None:

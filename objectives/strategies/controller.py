@@ -30,7 +30,7 @@ class ControllerSettings(Checked):
     hidden: PositiveInt = 100
     """Width of the LSTM. >= 1."""
     learning_rate: PositiveFloat = 3.5e-4
-    """Of Adam. > 0. For some hundred scores in all rather 1e-2."""
+    """Learning rate of Adam. > 0. For some hundred scores in all rather 1e-2."""
     baseline_decay: ShareBelowOne = 0.95
     """Share of the old baseline in the new one, in [0, 1)."""
     entropy_weight: NonNegativeFloat = 1e-4
@@ -84,7 +84,7 @@ class Controller(Strategy[Scored]):
         with torch.random.fork_rng(devices=[]):  # what torch draws first is drawn anew
             policy = Policy(self.places, settings.hidden, generator)
         self.policy = policy
-        """What it draws from."""
+        """Policy that candidates are drawn from."""
         self.baseline: float | None = None
         """Moving average of the scores; None before the first."""
         self._parameters = dict(self.policy.named_parameters())

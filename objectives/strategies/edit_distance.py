@@ -26,10 +26,10 @@ from objectives.errors import Checked, InnerShare, NonNegativeFloat, PositiveFlo
 from objectives.strategies.strategy import TRIES, Candidate, Choice, Places, Remembering
 
 Distance = Callable[[Candidate, Candidate], float]
-"""Of two candidates: symmetric, >= 0, 0 for equal ones, and no way round is shorter."""
+"""Distance of two candidates: symmetric, >= 0, 0 for equal ones, and no detour is shorter."""
 
 _LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Of the kernel, in mean distances between embedded candidates."""
+"""Lengths of the kernel, in mean distances between embedded candidates."""
 
 
 def places_apart(one: Candidate, other: Candidate) -> float:
@@ -49,7 +49,7 @@ class DistanceSettings(Checked):
     """Variance of what comes on top of a score, as a share of the variance of the scores. > 0.
     Ours: Auto-Keras has 1e-10, at which rounding errors decide."""
     neighbours: PositiveInt = 8
-    """Of an accepted candidate in a step of the annealing. >= 1."""
+    """Neighbours of an accepted candidate in a step of the annealing. >= 1."""
     cooling: InnerShare = 0.9
     """Factor of the temperature from step to step, from 1 to 1e-4. In (0, 1)."""
 

@@ -42,7 +42,7 @@ class PrioritySettings(Checked):
     exploration: NonNegativeFloat = 0.3
     """Weight of the bound beside the mean, in standard deviations of the scores. >= 0."""
     temperature: PositiveFloat = 0.5
-    """Of the softmax over the bounds, in standard deviations of the scores. > 0."""
+    """Temperature of the softmax over the bounds, in standard deviations of the scores. > 0."""
     uniform: tuple[str, ...] = ()
     """Places of which one is first changed at random: the paper's kinds of layers. The others are
     the operations within a layer, which priority is about."""

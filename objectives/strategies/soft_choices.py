@@ -41,7 +41,7 @@ class SoftSettings(Checked):
     schedule: Literal["exponential", "linear"] = "exponential"
     """How the temperature gets from one to the other."""
     learning_rate: PositiveFloat = 3e-4
-    """Of Adam. > 0."""
+    """Learning rate of Adam. > 0."""
     weight_decay: NonNegativeFloat = 1e-3
     """Added to the gradient, times alpha (L2). >= 0."""
 
@@ -52,7 +52,7 @@ GDAS = SoftSettings(kind="gumbel", temperature=(10.0, 0.1), schedule="linear")
 """Dong & Yang 2019."""
 
 ChoiceGradients = Mapping[str, Tensor]
-"""Of each place, of the shape of its alpha: (choices,)."""
+"""Gradients of each place, of the shape of its alpha: (choices,)."""
 
 
 class SoftChoices(Strategy[ChoiceGradients]):

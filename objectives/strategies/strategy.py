@@ -14,9 +14,9 @@ from objectives.errors import UserError
 
 Choice = bool | int | float | str | None
 Places = Mapping[str, tuple[Choice, ...]]
-"""Of each place, in order, what can be chosen there: distinct, at least one."""
+"""Choices of each place, in order: distinct, at least one."""
 Candidate = Mapping[str, Choice]
-"""One choice of each place."""
+"""A choice for each place."""
 Scored = Sequence[tuple[Candidate, float]]
 """Candidates and their scores; the higher the better."""
 Feedback = TypeVar("Feedback", contravariant=True)
@@ -42,7 +42,7 @@ class Strategy(abc.ABC, Generic[Feedback]):
             if len(choices) == 0 or len(set(choices)) < len(choices):
                 raise UserError(f"place '{name}' has the choices {choices!r}; give distinct ones")
         self.places = {name: tuple(choices) for name, choices in places.items()}
-        """Of each place its choices."""
+        """Choices by place."""
         self._rng = np.random.default_rng(seed)
 
     @abc.abstractmethod

@@ -33,13 +33,13 @@ class Family:
     """A classifier that takes what BERT's does. The file that defines it imports torch,
     transformers and, relatively, files that do the same: an exported model carries copies."""
     architecture: type[Architecture]
-    """What its searches answer with."""
+    """Architecture of its searches."""
     noun: str
-    """What a model card calls such a model: "BERT classifier"."""
+    """Noun of a model card: "BERT classifier"."""
     origin: str = "the classifier whose answers it learnt"
-    """What a model card compares its cost with."""
+    """Model that a model card compares the cost with."""
     tags: tuple[str, ...] = ("distillation",)
-    """Of a model card."""
+    """Tags of a model card."""
 
     @property
     def model_types(self) -> tuple[str, ...]:

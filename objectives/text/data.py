@@ -16,10 +16,10 @@ from objectives.device import on_device
 from objectives.metric import Labels
 
 Truncation = Literal["head", "head+tail"]
-"""What is left of a longer text: its first tokens; or of the room the first quarter, as Sun et al.
-2019 ("How to Fine-Tune BERT for Text Classification?") have it, and the text's last tokens."""
+"""Truncation of a longer text: its first tokens; or its first tokens in a quarter of the room and
+its last tokens in the rest (Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?")."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""What a model reads of a batch, each (batch, length)."""
+"""Inputs of a model in a batch, each (batch, length)."""
 _POOL = 32
 """Batches that are drawn together before they are sorted by length: enough to save most padding,
 few enough to leave the order random (as `LengthGroupedSampler` of transformers does)."""
@@ -59,7 +59,7 @@ class Split:
 
     role: str
     input_ids: list["array[int]"]
-    """Of each row its tokens: arrays, which take a fifth of the memory of lists."""
+    """Tokens of each row: arrays, which take a fifth of the memory of lists."""
     token_type_ids: list["array[int]"]
     labels: Labels
     pad_token_id: int
@@ -68,7 +68,7 @@ class Split:
     truncated: int = 0
     """Rows whose text was longer than that and was cut off."""
     truncation: Truncation = "head"
-    """What was left of these."""
+    """Truncation of longer texts."""
     pads_left: bool = False
     """Whether padding goes before the tokens, as XLNet has it."""
 

@@ -52,7 +52,7 @@ class Task:
     """A text has any number of labels, also none. Models say of each label whether it is there,
     with a probability of its own: above 0.5 it is, or above its threshold."""
     separator: str = ","
-    """What stands between the labels of a text, with `multi_label`."""
+    """Separator between the labels of a text, with `multi_label`."""
     thresholds: Literal["half", "selection"] = "half"
     """Above which probability a label is there, with `multi_label`: 0.5; or of each label the one
     that is best on the selection split for the metric, micro or macro F1. Then each model has its
@@ -66,8 +66,8 @@ class Task:
     max_length: int = 128
     """Longest input in tokens, >= 3 with [CLS] and [SEP]; longer text is cut off."""
     truncation: Truncation = "head"
-    """What is left of it: its head; or a quarter of the tokens from its head and the others from
-    its tail (one text, `max_length` >= 8)."""
+    """Truncation of a longer text: its head; or a quarter of the tokens from its head and the
+    others from its tail (one text, `max_length` >= 8)."""
     split: str = "train"
     """The split of the data set that the rows are drawn from."""
     heldout_split: str | None = None
@@ -248,8 +248,8 @@ class LabelledText:
 
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
-    """What the outputs of a classifier stand for; of a regression, the label's column alone; none
-    where no label is read."""
+    """Names of a classifier's outputs; of a regression, the label's column alone; none where no
+    label is read."""
     unlabelled: Sequence[tuple[str, ...]] = ()
     """More texts, which stand in no role."""
     read: str = ""

@@ -27,12 +27,12 @@ class TextFile:
 
     path: Path
     delimiter: str
-    """What separates the columns of a CSV; nothing in the others."""
+    """Delimiter of the columns of a CSV; empty in other files."""
     encoding: str
     """How its characters are written, by Python's names; Parquet has one of its own."""
     quotechar: str | None = None
-    """What encloses a field of a CSV, "" for nothing; None: '"', or nothing where these do not
-    enclose fields and each line is a row without them."""
+    """Quote character of a CSV, "" for none; None: '"', or none where these do not enclose fields
+    and each line is a row without them."""
 
     @classmethod
     def named(

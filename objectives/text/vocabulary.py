@@ -17,7 +17,7 @@ from objectives.errors import UserError
 from objectives.text.data import Split
 
 _INSIDE = "##"
-"""What a piece begins with that goes on with a word."""
+"""Prefix of a piece that continues a word."""
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, share: float) -> None:

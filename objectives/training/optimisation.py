@@ -14,7 +14,7 @@ Schedule = Literal["linear", "constant"]
 _WEIGHT_DECAY = 0.01
 _WARMUP = 0.1
 _AVERAGES = ("exp_avg", "exp_avg_sq")
-"""Of the gradients and of their squares, as AdamW calls them."""
+"""Averages of the gradients and of their squares, as AdamW calls them."""
 
 
 def weight_optimizer(weights: Mapping[str, Tensor], learning_rate: float) -> torch.optim.AdamW:

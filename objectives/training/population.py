@@ -28,7 +28,7 @@ from objectives.training.computed_weights import (
 from objectives.training.fusing import fuse, joint, take
 
 EMBEDDINGS = "bert.embeddings."
-"""What the names of their weights begin with."""
+"""Prefix of the names of the embeddings' weights."""
 
 
 @dataclass(eq=False)
@@ -68,17 +68,17 @@ class Population:
     padded: tuple[Widths[int], ...]
     """And with it."""
     sublayers: tuple[tuple[str, int], ...]
-    """What follows on what: the attention, "s", or the FFN, "f", of a layer."""
+    """Order of the sublayers: the attention, "s", or the FFN, "f", of a layer."""
     head_dim: int
-    """Of a whole head: its root scales the scores."""
+    """Dimensions of a whole head: their root scales the scores."""
     activation: nn.Module
     pooler_activation: nn.Module
     layer_norm_eps: float
     matmul_dtype: torch.dtype
     """float32 or bfloat16. Weights, masks, residual sums, norms and logits are float32."""
     rounding: tuple[BertArchitecture, ...] = ()
-    """Of each student, whose bits the weights have in a forward pass, and what enters them; none
-    where nothing is rounded. Gradients pass the rounding as if there were none."""
+    """Architecture of each student with bits, whose weights and inputs are rounded in a forward
+    pass; empty where nothing is rounded. Gradients pass the rounding unchanged."""
 
     @classmethod
     def of(

@@ -22,7 +22,7 @@ from objectives.training.stages import WITH_SCORES, Stage
 from objectives.training.teacher_states import teacher_trace
 
 Masks = Mapping[str, Tensor]
-"""Of each space (K, layers, *units): see `computed_weights.masked_weights`."""
+"""Masks of each space (K, layers, *units): see `computed_weights.masked_weights`."""
 
 
 class StageTraining:

@@ -10,7 +10,7 @@ from objectives.training.optimisation import Schedule
 
 Loss = Literal["prediction", "prediction+hidden", "intermediate", "prediction+intermediate", "hint"]
 WITH_SCORES: tuple[Loss, ...] = ("intermediate", "prediction+intermediate")
-"""Those that compare attention scores."""
+"""Losses that compare attention scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class Stage:
     searches: bool = False
     """Alpha is trained too. The student is cut after the last stage that searches."""
     loss: Loss = "prediction"
-    """What the weights learn: the teacher's logits; these and its hidden states, layer by layer
+    """Target of the weights: the teacher's logits; these and its hidden states, layer by layer
     (after CoFi, Xia et al. 2022, which learns the match of the layers: here it is fixed); its
     attention scores and hidden states, as TinyBERT does first; logits, scores and hidden states at
     once, as TernaryBERT does; or a "hint", its middle layer alone, from the student's (FitNets)."""
     hidden_weight: NonNegativeFloat = 10.0
-    """Of what is inside beside the logits. >= 0."""
+    """Weight of the losses inside the model beside the logits. >= 0."""
     temperature: PositiveFloat = 1.0
     """T, by which the logits of student and teacher are divided; their loss is multiplied by T^2. A
     single output does not heed it. > 0."""
@@ -66,7 +66,7 @@ class Stage:
 
 
 RECOVER = Stage(name="recover", epochs=3, learning_rate=3e-4, loss="prediction+hidden", keep="best")
-"""What a cut student goes through by default."""
+"""Default stage of a cut student."""
 FOUR_STEPS = (
     Stage(
         name="search, intermediate",

@@ -104,7 +104,7 @@ class RunTeacher:
 
     model: BertForSequenceClassification
     dtype: torch.dtype
-    """Of its matmuls."""
+    """Type of its matmuls."""
     kept: "_KeptStates | None" = None
     """Its states of train, once they are on disk."""
 

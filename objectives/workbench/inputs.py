@@ -55,11 +55,11 @@ class Inputs:
     seq_len: int
     text: LabelledText
     tokenizer: PreTrainedTokenizerBase
-    """Of the students."""
+    """Tokenizer of the students."""
     only_answers: str
     """Why the teacher is no BERT that reads the students' tokens; nothing if it is one."""
     given: GivenAnswers | None
-    """Those of a teacher that is no model."""
+    """Precomputed answers of a teacher that is no model."""
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     notes: tuple[str, ...]

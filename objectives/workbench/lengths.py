@@ -31,7 +31,7 @@ class AtLength:
     max_length: int
     """In tokens."""
     truncation: Truncation
-    """What is left of longer texts."""
+    """Truncation of longer texts."""
     cut_off: float
     """Share of the texts that are longer."""
     tokens: float
@@ -39,7 +39,7 @@ class AtLength:
     seconds: float
     """Until the teacher has answered all rows."""
     metric: float
-    """Of the task; of agreement, with the first answers: those at the greatest length."""
+    """The task's metric; agreement is with the answers at the greatest length."""
     interval: Interval
     """95% bootstrap interval of `metric`."""
 

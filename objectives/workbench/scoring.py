@@ -37,13 +37,14 @@ class Score(Worth):
     """Whatever the study counts."""
     params: int
     bytes: int
-    """Of the file of its weights."""
+    """Bytes of the file of its weights."""
     widths: Mapping[str, tuple[int, ...]]
     """`Architecture.sizes`: how much is left of each layer."""
     thresholds: Mapping[str, float]
     """The probability above which each label is there, by its name; none where that is 0.5."""
     train_divergence: float | None = None
-    """The same on rows that it learnt from; None of the teacher, who did not learn from itself."""
+    """Divergence on rows that it learnt from; None of the teacher, who did not learn from
+    itself."""
 
 
 def served_answers(

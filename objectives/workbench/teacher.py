@@ -53,7 +53,7 @@ LATER = {"later": True}
 only where it is set, so that their runs stay the same."""
 Loaded = TypeVar("Loaded")
 _STEPS = 500
-"""Of fine-tuning, where 10 epochs have as many."""
+"""Steps of fine-tuning, where 10 epochs have as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +83,10 @@ class Teacher:
     (as JSON in a CSV); the file has a column for each label. Hard labels stand in the column, or in
     the file's that is called as the task's. Its cost is not known: reports show that of ratio 1."""
     answers_as: Literal["probabilities", "logits", "labels"] = "probabilities"
-    """What the answers are; of a task of numbers they are numbers whatever this says."""
+    """Kind of the answers; of a task of numbers they are numbers whatever this says."""
     smoothing: ShareBelowOne = 0.1
-    """Of hard labels: this share of the probability is spread evenly over all of them (Szegedy et
-    al. 2016). In [0, 1)."""
+    """Smoothing of hard labels: this share of the probability is spread evenly over all of them
+    (Szegedy et al. 2016). In [0, 1)."""
     epochs: PositiveInt | None = None
     """Passes over the train split, >= 1. None: 3, of few rows up to 10, for 500 steps."""
     batch_size: PositiveInt = 32
@@ -98,8 +98,8 @@ class Teacher:
     warmup: ShareBelowOne = field(default=0.1, metadata=LATER)
     """Share of the steps. In [0, 1)."""
     precision: Precision = "auto"
-    """Of the matmuls of the fine-tuning. "auto" is bfloat16 where the device has instructions for
-    it, else float32."""
+    """Precision of the matmuls of the fine-tuning. "auto" is bfloat16 where the device has
+    instructions for it, else float32."""
     trials: NonNegativeInt = field(default=0, metadata=LATER)
     """How often a launch fine-tunes it to find epochs, batch_size, learning_rate and warmup, first
     those that are set here: an Optuna study of its own, "NAME-teacher", which minimises the loss on

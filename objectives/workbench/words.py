@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # they load torch, which readers of a run do without
     from objectives.text.task import Examples, LabelledText, Task
 
 NAME = "words alone (tf-idf)"
-"""What to call the model."""
+"""Name of the model on pages."""
 _JUDGING = ("select", "heldout")
 _ROWS = 20_000
 _CHARACTERS = 20_000_000

@@ -65,23 +65,23 @@ class Workbench:
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
     unpruned: Score
-    """Of the teacher; its widths are those of the model of ratio 1."""
+    """Score of the teacher; its widths are those of the model of ratio 1."""
     unpruned_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on "select" and "heldout" in the engine."""
     words: Worth | None
-    """What a linear model on words is worth; None where the task has no labels."""
+    """Scores of a linear model on words; None where the task has no labels."""
     flops: Flops
-    """Of the student, cut or masked."""
+    """FLOPs of the student, cut or masked."""
     flops_full: int
     """FLOPs of the model of ratio 1."""
     notes: tuple[str, ...]
-    """What a user should know of rows, labels and teacher."""
+    """Notes for the user on rows, labels and teacher."""
     labels: tuple[str, ...] = ()
-    """Those that have thresholds of their own."""
+    """Labels that have thresholds of their own."""
     features: Mapping[str, float] = field(default_factory=dict)
-    """What tells the task from others: see `features_of`."""
+    """Features that describe the task: see `features_of`."""
     beside: Mapping[str, "Workbench"] = field(default_factory=dict)
-    """Of the other tasks, by their names."""
+    """Workbenches of the other tasks, by name."""
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
         """Logits (rows, C) float32 of the student on "select", "heldout" and "train", whose rows

@@ -50,7 +50,7 @@ class Candidates:
     scratch: Path
     say: Say
     rounded: set[int | None] = field(default_factory=set, init=False)
-    """Those whose inputs have few bits in torch, and here float32: they answer otherwise."""
+    """Trials whose inputs have few bits in torch and are float32 here: their answers differ."""
 
     def folder(self, number: int | None, engine: str) -> Path:
         """Where `add` has written a model."""

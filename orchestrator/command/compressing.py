@@ -62,7 +62,7 @@ class Compressed:
     seconds: float
     """That it all took."""
     advice: tuple[str, ...]
-    """What more minutes or more texts would be used for."""
+    """Uses of more minutes or more texts."""
 
 
 class _SaysOnce(Console):

@@ -35,7 +35,7 @@ class JudgedRows:
     """(rows,) of "select" and "heldout": int64, classes; or float32, numbers. Where the task has
     none, the classes that the teacher named."""
     unpruned: Mapping[str, Logits]
-    """Of the teacher in the engine of the study."""
+    """Logits of the teacher in the engine of the study."""
 
 
 def write_rows(

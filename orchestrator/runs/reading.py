@@ -14,7 +14,7 @@ from orchestrator.errors import RunError
 
 Record = TypeVar("Record")
 REMEDY = "; restore it from a copy"
-"""What the text of each error here ends with."""
+"""Ending of each error here."""
 _HUGE = 1e100  # what JSON may say and no number of a run is; to compute with it overflows
 
 

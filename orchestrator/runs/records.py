@@ -79,7 +79,7 @@ class TrialRecord:
     ended: float | None = None
     """The same; of a trial whose worker died, when that was heard last. None while it runs."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """What else the trial was given, such as where it ran."""
+    """Other attributes of the trial, such as where it ran."""
     damage: tuple[str, ...] = ()
     """A line on each damaged file of one that would be on the front."""
     id: int | None = field(default=None, compare=False)
@@ -116,7 +116,7 @@ class RunRecord:
     """All that is known of a run."""
 
     name: str
-    """Of the study."""
+    """Name of the study."""
     folder: Path
     """The run folder."""
     metric_name: str
@@ -128,16 +128,16 @@ class RunRecord:
     definition: dict[str, str]
     """All that decides the results: two runs with an equal one are the same study."""
     versions: dict[str, str]
-    """Of the packages that the run was launched with."""
+    """Versions of the packages that the run was launched with."""
     sources: dict[str, str]
-    """What the study calls its data and checkpoints."""
+    """Names that the study gives its data and checkpoints."""
     notes: tuple[str, ...]
-    """What the launch said of rows, labels and teacher."""
+    """Notes of the launch on rows, labels and teacher."""
     words: Worth | None = None
-    """What a linear model on words is worth; None where the task has no labels, and in a run of an
+    """Scores of a linear model on words; None where the task has no labels, and in a run of an
     earlier version."""
     features: Mapping[str, float] = field(default_factory=dict)
-    """What tells its task from others: `workbench.rows.features_of`; none in a run of an earlier
+    """Features that describe its task: `workbench.rows.features_of`; none in a run of an earlier
     version."""
 
     tuned: Mapping[str, Any] = field(default_factory=dict)

@@ -30,25 +30,25 @@ class Measured(Worth):
     """Metrics and sizes of a model: the cost of the study, and FLOPs."""
 
     cost: Finite
-    """What the study minimises; an int where it is counted."""
+    """Cost that the study minimises; an int where it is counted."""
     cost_full: FinitePositive
     """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
     unit: str
-    """Of the two, such as "flops@128", "params" or "ms@cpu-2threads-b1-s128"."""
+    """Unit of both costs, such as "flops@128", "params" or "ms@cpu-2threads-b1-s128"."""
     flops: int
     flops_full: PositiveInt
     """FLOPs of the model of ratio 1."""
     flops_unit: str
-    """Of the two, such as "flops@128"."""
+    """Unit of both FLOPs, such as "flops@128"."""
     params: int
     bytes: int | None = None
-    """Of the file of its weights; None in a run of an earlier version."""
+    """Bytes of the file of its weights; None in a run of an earlier version."""
     divergence: float | None = None
     """From the teacher's answers on the selection split: KL in nats, of numbers the mean squared
     difference. None in a run of an earlier version, which did not measure it."""
     heldout_divergence: float | None = None
     train_divergence: float | None = None
-    """The same on 256 rows that it learnt from; None where it learnt nothing, and in a run of an
+    """Divergence on 256 rows that it learnt from; None where it learnt nothing, and in a run of an
     earlier version."""
     widths: Mapping[str, tuple[NonNegativeInt, ...]]
     """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
@@ -57,10 +57,10 @@ class Measured(Worth):
     """The probability above which each label is there, by its name, where `Task.thresholds` are
     chosen on the selection split; else none."""
     objective: Literal["metric", "divergence"] = "metric"
-    """What the study compares models by, beside the cost: `Study.objective`."""
+    """Objective beside the cost: `Study.objective`."""
     beside: Mapping[str, float] = field(default_factory=dict)
-    """What it is worth on other tasks, or their teachers are, and what it has forgotten; by name,
-    such as "rte accuracy"."""
+    """Scores on other tasks, or of their teachers, and what was forgotten; by name, such as "rte
+    accuracy"."""
 
     def value(self, heldout: bool = False) -> float:
         """The objective on the selection split, or held out: metric (up) or divergence (down)."""
@@ -120,7 +120,7 @@ def _cost_name(unit: str) -> str:
 
 
 LIMITED = ("divergence", "ratio", "flops", "params", "bytes", "ms")
-"""What `Study.at_most` may name."""
+"""Names that `Study.at_most` takes."""
 
 
 def missed_aims(
@@ -192,8 +192,8 @@ class TrialResult(Measured):
     tolerance: Finite
     """t: what was reached should lie in [(1 - t) R, (1 + t) R]."""
     budget_unit: str
-    """What R is a share of: the unit of the cost; or of FLOPs where the cost depends on bits, which
-    are not chosen with the units."""
+    """Unit of the ratio R: the unit of the cost; or FLOPs where the cost depends on bits, which are
+    not chosen with the units."""
     aims: Mapping[str, float] = field(default_factory=dict)
     """How far it misses each aim of the study ("metric >= 0.85"), as a share; at most 0 if met."""
 

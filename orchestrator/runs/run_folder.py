@@ -46,8 +46,8 @@ class RunFolder:
         self.trials = path / "trials"
         """A folder for each finished trial."""
         self.cache = path / "cache"
-        """What is made once, such as the fine-tuned teacher. All but the latency table can be made
-        again: times differ from one measurement to the next."""
+        """Folder of what is made once, such as the fine-tuned teacher. All but the latency table
+        can be made again: times differ from one measurement to the next."""
         self.report = path / "report.html"
         self.bench = path / "bench.json"
         """Milliseconds of the front's models, as `maskfront bench` measured them."""

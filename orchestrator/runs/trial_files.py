@@ -69,7 +69,7 @@ class ScoredOutcome(NamedTuple):
     found: SearchResult
     result: TrialResult
     answers: Mapping[str, Logits]
-    """Of the model on "select" and "heldout"."""
+    """Logits of the model on "select" and "heldout"."""
     tokenizer: PreTrainedTokenizerBase
     full: Mapping[str, Sequence[int]]
     """The sizes of the unpruned model."""

@@ -35,13 +35,13 @@ from orchestrator.workers.heartbeat import (
 
 HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
 OWN = {WORKER: ""}
-"""What maskfront gives each trial that it enqueues: one without is another program's."""
+"""Attributes of each trial that maskfront enqueues: one without is another program's."""
 DEATHS_ALONE = "deaths_alone"
 """Trial attribute: how often a worker died while it trained these knobs and no others. A trial that
 has it, be it 0, is trained alone: a worker has died with it, and may do so again."""
 _MOST_DEATHS = 2  # after one more the knobs are dropped: they may be what kills
 ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
-"""What Optuna raises for an attribute, and for the values, of a trial that has ended already."""
+"""Errors of Optuna for an attribute, and for the values, of a trial that has ended already."""
 Retry = Literal["never", "always", "limited"]
 """Whether the knobs of a failed trial are tried again; limited: as after the death of a worker."""
 

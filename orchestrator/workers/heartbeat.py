@@ -38,7 +38,7 @@ class WorkerRecord:
     name: str
     host: str
     machine: str
-    """Of the running kernel: containers of one machine share it, whatever their host names."""
+    """Id of the running kernel: containers of one machine share it, whatever their host names."""
     pid: int
     device: str
     beat: int  # how often it has beaten: others compare this, not their clocks with its

@@ -287,7 +287,7 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
 
 
 async def _handshake(address: str) -> None:
-    """One handshake in time: a `Client` waits for minutes where something else listens."""
+    """Shake hands once, in time: a `Client` waits for minutes where something else listens."""
     from distributed.comm.core import connect
 
     async with asyncio.timeout(CONNECT_SECONDS):

@@ -15,8 +15,8 @@ class Deployed:
     folder: Path
     """Where it is."""
     cascade: Cascade
-    """What was expected of it: costs are milliseconds from text to label, on one thread. Of a model
-    alone it defers nothing."""
+    """Expected scores: costs are milliseconds from text to label, on one thread. A model alone
+    defers nothing."""
     milliseconds: float
     """Mean of a held-out text in the folder as it was written."""
     slow: float
@@ -28,7 +28,7 @@ class Deployed:
     heldout_agreement: float
     """With the unpruned model, by the folder's own answers."""
     heldout_metric: float
-    """Of the task, by the same answers."""
+    """The task's metric, by the same answers."""
     deferred: float
     """Share of the held-out texts that the large model was asked about."""
 

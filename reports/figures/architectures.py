@@ -24,7 +24,7 @@ class KeptUnits:
     counts: tuple[tuple[int, ...], ...]
     """A student may have fewer layers than the unpruned model: its row is then shorter."""
     totals: tuple[int, ...]
-    """Of the unpruned model, one a layer."""
+    """Units of the unpruned model, one number a layer."""
 
     @property
     def shares(self) -> tuple[tuple[float | None, ...], ...]:
@@ -57,9 +57,10 @@ class Consensus:
 
     models: int
     heads: tuple[tuple[float, ...], ...]
-    """One row a layer: the share of the models that keep each head."""
+    """Share of the models that keep each head, one row a layer."""
     ffn: tuple[tuple[int, int, int], ...]
-    """The same for FFN neurons: how many are kept by all models, by some, by none."""
+    """Numbers of FFN neurons that all models keep, that some keep, and that none keeps, one row a
+    layer."""
 
 
 def consensus(run: RunRecord) -> Consensus | None:

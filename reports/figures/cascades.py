@@ -47,7 +47,7 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
 
 
 RATIO_ALONE = "ratio"
-"""Of a trace that the page hides where its axis is another than the ratio of cost."""
+"""Mark of a trace that the page hides where its axis is another than the ratio of cost."""
 
 
 def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[Cascade]]) -> None:

@@ -18,7 +18,7 @@ from reports.recommended import recommendations
 from reports.speed import Speed
 
 _SYMBOLS = {32: "circle", 8: "triangle-up", 4: "bowtie", 2: "hourglass", 1: "asterisk-open"}
-"""Of a model of the front, by the bits of its weights."""
+"""Symbols of the front's models, by the bits of their weights."""
 _SERVED = (
     (theme.PURPLE, "hexagon", "star-open"),
     (theme.ORANGE, "pentagon", "star-diamond-open"),

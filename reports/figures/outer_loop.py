@@ -34,7 +34,7 @@ class Hypervolume:
     seconds: tuple[float, ...]
     """When each finished trial ended, on the run's busy clock; empty if no times are known."""
     shares: tuple[float, ...]
-    """What the front covered then."""
+    """Share that the front covered then."""
 
 
 def reference_point(worth: float) -> tuple[float, float]:

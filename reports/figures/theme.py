@@ -21,8 +21,8 @@ GREY = "#808080"
 
 RUN_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 RUN_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon")
-"""Of the runs of an overlay, in turn: never told by colour alone. From the seventh on a colour
-comes again, with another symbol and another dash."""
+"""Symbols of the runs of an overlay, in turn: never told by colour alone. From the seventh on a
+colour comes again, with another symbol and another dash."""
 RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 AXIS = {
@@ -38,7 +38,7 @@ DIVERGENCE_AXIS: dict[str, Any] = {
     "tickvals": [digit * 10.0**power for power in range(-6, 4) for digit in (1, 2, 5)],
     "tickformat": "~r",
 }
-"""Of divergences, which differ by orders of magnitude."""
+"""Axis of divergences, which differ by orders of magnitude."""
 
 LAYOUT: dict[str, Any] = {
     "template": "none",
@@ -74,7 +74,7 @@ class Section:
     name: str
     title: str
     sentences: tuple[str, ...]
-    """What to see in the panels."""
+    """Sentences on what the panels show."""
     panels: tuple[Panel, ...]
 
 

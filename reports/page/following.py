@@ -130,8 +130,8 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
 
 
 _SHARE = 0.05
-"""Of the launch's time: with more behind it a write is left out. All is written anew each time; at
-thousands of trials that takes seconds, in which the worker that writes does not train."""
+"""Share of the launch's time for writing: above it a write is left out. All is written again each
+time; at thousands of trials that takes seconds, in which the worker that writes does not train."""
 
 
 class Following:

@@ -43,12 +43,12 @@ class GroupLasso(StagedMethod):
     penalty: NonNegativeFloat = 0.1
     """lambda: what a weight shrinks by in a step, as a share of the stage's learning rate. >= 0."""
     of: Of = "units"
-    """What the norm is of: "units" is group lasso, "weights" is L1."""
+    """Object of the norm: "units" is group lasso, "weights" is L1."""
     stages: tuple[Stage, ...] = (
         replace(RECOVER, name="shrink", searches=True, keep="last"),
         RECOVER,
     )
-    """What the weights go through, first the stages with the penalty, those that search."""
+    """Stages of the weights: first those with the penalty, which search."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

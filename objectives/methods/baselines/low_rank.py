@@ -44,7 +44,8 @@ from objectives.students.bert.quantising import emptied
 
 _BATCH_SIZE = 32
 _HOLD = 0.01
-"""Of the mean square of what enters along one dimension, added to all: there are few rows."""
+"""Damping: share of the mean square of an input dimension that is added to all, since rows are
+few."""
 
 Place = tuple[int, int]
 """A layer, and a place of `LINEARS`."""

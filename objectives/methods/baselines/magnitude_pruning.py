@@ -42,7 +42,7 @@ class MagnitudePruning(ScopedOneShot):
     """The units with the smallest weights go."""
 
     criterion: Criterion = "magnitude"
-    """What a weight is worth: "magnitude", "sensitivity" or "curvature"; see above."""
+    """Score of a weight: "magnitude", "sensitivity" or "curvature"; see above."""
     sparsity: ShareBelowOne = 0.0
     """Share of the weights left in the layers that are set to 0, those worth least. In [0, 1).
     Nothing becomes faster or smaller by it: no engine here has a kernel for single zeros, and

@@ -36,7 +36,7 @@ from objectives.training.teacher_states import keep_states, teacher_trace
 _KEPT = 2
 """Edges of each node."""
 _RIDGE = 1e-3
-"""Of the probes' least squares, beside features of mean square about 1."""
+"""Damping of the probes' least squares, beside features of mean square about 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class AdaBert(CellChoice):
         *("plain3", "plain5", "plain7", "atrous3", "atrous5", "atrous7"),
         *("max3", "mean3", IDENTITY, NONE),
     )
-    """What may stand on an edge; `NONE` may be chosen."""
+    """Operations on an edge; `NONE` may be chosen."""
     nodes: int = 3
-    """Of a cell. >= 1."""
+    """Nodes of a cell. >= 1."""
     most_cells: PositiveInt = 4
     """K: at most so many cells. The paper has 8. >= 1."""
     hints: Share = 0.8

@@ -299,7 +299,7 @@ class MorphTree(EditDistance):
         super().__init__(first, seed, DistanceSettings(initial=2), distance)
         self._method = method
         self.origins: dict[Choice, tuple[Choice, Morph]] = {}
-        """Of each cell but the first the one that it was made of last, and how."""
+        """Parent of each cell but the first, and the morph that made it."""
 
     def _drawn(self) -> Candidate:
         first = super()._drawn()

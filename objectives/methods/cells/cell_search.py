@@ -110,15 +110,15 @@ class CellSearch(SearchMethod):
     batch_size: PositiveInt = 32
     """Sequences of a step. >= 1."""
     operations: tuple[str, ...] = ("conv5", "conv5")
-    """Of the blocks, in their order: names in `students.cells.operations.OPERATIONS`, or "none",
-    where there is no block. A knob "operations[0]" is one of them."""
+    """Operations of the blocks, in their order: names in `students.cells.operations.OPERATIONS`, or
+    "none", where there is no block. A knob "operations[0]" is one of them."""
     nodes: tuple[Node, ...] = ()
     """In place of a row of blocks any graph: each node does an operation on each of its inputs,
     which are 0, the words, and the nodes before it, from 1; what nobody reads is what the
     classifier gets. Knobs are "nodes[2].operations[0]", "nodes[2].inputs[0]" and
     "nodes[2].combination"."""
     pooling: tuple[str, ...] = ("mean", "max")
-    """What the classifier reads of all tokens: some of "mean", "max" and "min"."""
+    """Pooling over tokens that the classifier reads: some of "mean", "max" and "min"."""
     bigrams: int = 0
     """Rows of a table that is added to the words, one for each pair of neighbours, by a hash of
     them. It costs bytes and no FLOPs. 0: none."""
@@ -137,8 +137,8 @@ class CellSearch(SearchMethod):
     what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0; 0 where
     the cell is recurrent."""
     shared: SharedCells | None = None
-    """One training for all trials of a run, in place of one for each: a trial is then taken from a
-    super-net, as it is with `epochs=0`, or trained further on its own."""
+    """A super-net trained once for all trials of a run: a trial takes its weights from there, as
+    they are (`epochs=0`) or to train them further. None: a training for each trial."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,7 @@ class Darts(SoftSearch):
     """Cells, all alike, that follow one another; with two or more each reads the last two. >= 1; 1
     where they are recurrent."""
     edges: PositiveInt | None = None
-    """Of each node that stay; None: as in the paper 2, or 1 of a recurrent cell. >= 1."""
+    """Edges that each node keeps; None: 2 as in the paper, 1 in a recurrent cell. >= 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -48,7 +48,7 @@ class Enas(Aimed):
     grad_rescale: PositiveFloat = 3.5e-4
     """kappa: step size of the controller's Adam. > 0."""
     entropy_weight: NonNegativeFloat = 1e-4
-    """Of the entropy of its draws, in its loss. >= 0."""
+    """Weight of the entropy of the controller's draws in its loss. >= 0."""
 
     @property
     def space(self) -> GraphSpace:

@@ -105,7 +105,7 @@ def judged_together(
 
 
 TRANSFORMER = Graph.chain(("positions", "attention", "feed_forward"))
-"""One layer, as a cell."""
+"""A layer of the Transformer as a cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class EvolvedTransformer(Aimed):
     search_epochs: PositiveFloat = 1.0
     """Passes over the train split of a candidate that reaches every hurdle. > 0."""
     nodes: PositiveInt = 4
-    """Of a cell. >= 3, which the Transformer takes; 6 in the paper."""
+    """Nodes of a cell. >= 3, which the Transformer takes; 6 in the paper."""
     most_cells: PositiveInt = 2
     """At most so many cells, all alike, follow one another. >= 1."""
     increments: tuple[float, ...] = (1.0, 1.0, 2.0)
@@ -261,7 +261,7 @@ class _Candidate:
     training: Iterator[Tensor]
     score: Callable[[], float]
     losses: list[Tensor] = field(default_factory=list)
-    """Of all its steps so far."""
+    """Losses of all its steps so far."""
 
     def __call__(self, steps: int) -> float:
         """Train it for so many more steps, or for those that are left; gives its score then."""

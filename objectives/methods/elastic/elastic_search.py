@@ -74,7 +74,7 @@ class ElasticSearch(StagedMethod):
     """How many heads each layer keeps, in [0, its heads], the first in the order of the training;
     a knob "heads[0]" is the width of a layer. Empty: the search decides."""
     ffn: tuple[int, ...] = ()
-    """The same of neurons."""
+    """Numbers of neurons, likewise."""
     elastic: Stage = ELASTIC
     """The training that all trials of a run share."""
     sizes: PositiveInt = 3
@@ -93,11 +93,11 @@ class ElasticSearch(StagedMethod):
     """Share m of the layers that a trial keeps, one of `depths` or 1: layer floor(i / m) for each
     i < round(m layers). An R above what these hold cannot be met."""
     trained_bits: tuple[int, ...] = ()
-    """What a size of a step computes in: one of these numbers of bits, drawn with it (32, 8, 4, 2
-    or 1) for weights and embeddings, so that trials of few `weight_bits` are trained for these;
-    inputs of few have 8. Empty: float32."""
+    """Bits in which a size of a step computes, drawn with it (32, 8, 4, 2 or 1) for weights and
+    embeddings, so that trials of few `weight_bits` are trained for these; inputs of few have 8.
+    Empty: float32."""
     stages: tuple[Stage, ...] = ()
-    """What each trial goes through on its own after it is cut; none, as it is trained already."""
+    """Stages of each trial after it is cut; none by default, as it is trained already."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,7 +32,7 @@ _PER_LAYER_NAMES = (
     "ranks",
 )
 _CUT = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size", "sublayers")
-"""What the configuration of a cut model says, and that of an unpruned one does not."""
+"""Settings that only the configuration of a cut model has."""
 
 
 class BertFamily(Family):

@@ -33,7 +33,7 @@ _FIELDS = (
     "label2id",
     "problem_type",
 )
-"""What is read of a configuration, by BERT's names."""
+"""Entries that are read of a configuration, by BERT's names."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from objectives.errors import UserError
 
 _FORMAT = "maskfront-architecture-1"
 _OF_MODEL = ("embedding_bits", "vocabulary")
-"""What an architecture says of no layer."""
+"""Entries of an architecture that belong to no layer."""
 
 SPACES_OF_LAYERS = ("heads", "ffn", "qk", "v", "input", "input_qkv")
 """The kinds of units that lie in a layer."""
@@ -28,7 +28,7 @@ layers      whole layers, with their biases and norms: each layer is one unit
 """
 
 FULL_BITS = 32
-"""Of a number that is not quantised."""
+"""Bits of a number that is not quantised."""
 
 SizeOf = TypeVar("SizeOf", covariant=True)
 
@@ -111,18 +111,18 @@ class LayerUnits:
     key_inputs: tuple[int, ...] | None = None
     value_inputs: tuple[int, ...] | None = None
     weight_bits: int | None = None
-    """Of each weight of the layer; None: it is not quantised."""
+    """Bits of each weight of the layer; None: not quantised."""
     input_bits: int | None = None
-    """Of each number that enters a weight of the layer."""
+    """Bits of each number that enters a weight of the layer."""
     attention_bits: int | None = None
-    """Of each number of Q, K, V and of the attention."""
+    """Bits of each number of Q, K, V and of the attention."""
     halves: int | None = None
     """How many matrices of `weight_bits` add up to each weight of the layer; None: it is one."""
     dropped: bool | None = None
     """True: the layer is gone with its biases and norms, and gives what enters it."""
     ranks: tuple[int, ...] | None = None
-    """Of each weight of the layer, in the order of `linears.LINEARS`, the rank of the two factors
-    that it is; 0: it is one matrix. None: all are."""
+    """Rank of each weight of the layer as a product of two factors, in the order of
+    `linears.LINEARS`; 0: one matrix. None: all are one matrix."""
 
     def __post_init__(self) -> None:
         if self.dropped not in (None, True):
@@ -198,14 +198,14 @@ class BertArchitecture:
 
     layers: tuple[LayerUnits, ...]
     embedding_bits: int | None = None
-    """Of each number of the embeddings of words and positions; None: they are not quantised."""
+    """Bits of each number of the embeddings of words and positions; None: not quantised."""
     vocabulary: int | None = None
     """Word pieces that are left, those that the task uses most; None: all."""
     order: str | None = None
-    """What follows on what: "s" is the attention of the next layer that had none yet, "f" its FFN,
-    once for each layer; None is "sf" over and over, and the only way to say so."""
+    """Order of the sublayers: "s" is the attention of the next layer that had none yet, "f" its
+    FFN, once for each layer. None is "sf" repeated, and the only way to say so."""
     shape: BertShape | None = field(default=None, compare=False, repr=False)
-    """Of the model that it is cut from, where that is known; its JSON is silent on it."""
+    """Shape of the model that it is cut from, where known; not in its JSON."""
 
     @classmethod
     def full(cls, shape: BertShape) -> "BertArchitecture":

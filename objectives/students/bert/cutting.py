@@ -16,8 +16,8 @@ from objectives.students.bert.pruned_bert import (
 )
 
 FOREIGN = ("auto_map", "custom_pipelines", "quantization_config", "transformers_weights")
-"""What a checkpoint's config.json may say of code to run and of other weights; a model that is cut
-from it says nothing of them."""
+"""Entries of a checkpoint's config.json about code to run and other weights; a cut model has none
+of them."""
 
 
 def count_labels(config: PreTrainedConfig) -> int:

@@ -18,7 +18,7 @@ from objectives.students.bert.cutting import widths_of
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 
 _OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim", "full_vocab_size")
-"""What a cut model's configuration says and BERT's does not, or says otherwise."""
+"""Entries of a cut model's configuration that BERT's lacks or spells otherwise."""
 _LAYERS = "bert.encoder.layer."
 
 

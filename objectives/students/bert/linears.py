@@ -58,18 +58,18 @@ class Matmul(NamedTuple):
     """Vectors of one sequence times a matrix, (outputs, inputs)."""
 
     name: str
-    """Of the module with the weight, or of an activation."""
+    """Name of the module with the weight, or of an activation."""
     vectors: int
     outputs: int
     inputs: int
     weight: bool
     """The matrix is a weight with a bias, no activation."""
     weight_bits: int | None = None
-    """Of each number of the matrix, all its halves together; None: it is not quantised."""
+    """Bits of each number of the matrix, all its halves together; None: not quantised."""
     input_bits: int | None = None
-    """Of each number of the vectors."""
+    """Bits of each number of the vectors."""
     rank: int = 0
-    """Of the two factors that the matrix is; 0: it is one."""
+    """Rank of the two factors of the matrix; 0: one matrix."""
 
     @property
     def numbers(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 WEIGHT_BITS = (8, 4, 2, 1)
-"""Of which a code may have so many."""
+"""Bits that a code may have."""
 INPUT_BITS = (8, 4)
 """To which the numbers that enter a weight may be rounded."""
 LARGEST = {8: 127, 4: 7, 2: 1, 1: 1}

@@ -50,13 +50,14 @@ def is_cut(model: Classifier) -> TypeGuard[PrunedBertForSequenceClassification]:
 
 
 SEVERAL: Final = "multi_label_classification"
-"""What transformers calls the problem of a text with several labels."""
+"""Name in transformers for the problem of a text with several labels."""
 _TOKENIZERS = (
     *("tokenizer.json", "vocab.txt", "vocab.json"),
     *("sentencepiece.bpe.model", "spiece.model", "spm.model"),
 )
 _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twice"
-"""What tokenizers of one vocabulary read differently: case, accents, characters, marks, spaces."""
+"""Text that tokenizers of one vocabulary read differently: case, accents, characters, marks,
+spaces."""
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,11 @@ class PrunedBertConfig(BertConfig):
     key_inputs: ClassVar[int | None] = None
     value_inputs: ClassVar[int | None] = None
     pooler_act: ClassVar[str] = "tanh"
-    """What the dense layer before the classifier ends in."""
+    """Activation of the dense layer before the classifier."""
     embedding_size: ClassVar[int | None] = None
     """Size of the embeddings, which are then projected to the hidden size; None: the same."""
     weight_bits: ClassVar[int | None] = None
-    """Of each weight of a layer; None: float32."""
+    """Bits of each weight of a layer; None: float32."""
     input_bits: ClassVar[int | None] = None
     """To which what enters a weight of the layer is rounded; None: not at all."""
     attention_bits: ClassVar[int | None] = None
@@ -55,16 +55,17 @@ class PrunedBertConfig(BertConfig):
     dropped: ClassVar[bool | None] = None
     """The layer is not there: it gives what enters it."""
     ranks: ClassVar[list[int] | None] = None
-    """Of Q, K, V, the output of the attention, and the two of the FFN: the rank of the two factors
-    that a weight is; 0, or None: it is one matrix."""
+    """Ranks of Q, K, V, the output of the attention, and the two weights of the FFN as products of
+    two factors; 0, or None: one matrix."""
     pooler_bits: ClassVar[int | None] = None
-    """Of the pooler's weight."""
+    """Bits of the pooler's weight."""
     pooler_halves: ClassVar[int | None] = None
-    """Of the pooler's weight."""
+    """Halves of the pooler's weight."""
     embedding_bits: ClassVar[int | None] = None
-    """Of each number of the embeddings of words and positions."""
+    """Bits of each number of the embeddings of words and positions."""
     sublayers: ClassVar[str | None] = None
-    """What follows on what: "s" is the next layer's attention, "f" its FFN; None: "sf" repeated."""
+    """Order of the sublayers: "s" is the next layer's attention, "f" its FFN; None: "sf"
+    repeated."""
     full_vocab_size: ClassVar[int | None] = None
     """Word pieces of the model that it was cut from, where it lost some; it computes nothing."""
 

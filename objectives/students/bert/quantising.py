@@ -23,9 +23,9 @@ ROUNDED_EMBEDDINGS = (WORDS, "bert.embeddings.position_embeddings.weight")
 """Names of those that may have few bits."""
 _OF_LAYER = ("weight_bits", "halves", "input_bits", "attention_bits")
 _OF_MODEL = ("embedding_bits", "pooler_bits", "pooler_halves")
-"""What an architecture and a configuration say of the bits of a layer, and of the rest."""
+"""Bits that an architecture and a configuration have outside the layers."""
 _THRESHOLD = 0.7
-"""Of the mean of |w|: below it a ternary weight is 0."""
+"""Threshold as a share of the mean of |w|: below it a ternary weight is 0."""
 _CLIPS = {8: (1.0,), 4: (1.0, 0.8, 0.6)}
 """Where the largest code may lie, as shares of max |w|. Six shares leave 2 to 6% less error."""
 

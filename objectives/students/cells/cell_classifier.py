@@ -29,11 +29,11 @@ class CellConfig(PreTrainedConfig):
     type_vocab_size: int = 2
     hidden_size: int = 128
     operations: tuple[str, ...] | list[str] = ()
-    """Of a chain: names of `OPERATIONS`, or formulas."""
+    """Operations of a chain: names of `OPERATIONS`, or formulas."""
     nodes: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
-    """Of any other graph its nodes, as `Graph.to_list` has them."""
+    """Nodes of any other graph, as `Graph.to_list` has them."""
     pooling: tuple[str, ...] | list[str] = ("mean", "max")
-    """What the classifier reads of the tokens: names of `POOLINGS`."""
+    """Pooling over tokens that the classifier reads: names of `POOLINGS`."""
     bigrams: int = 0
     """Rows of a table of pairs of neighbours, which share rows by a hash; 0: no table."""
     recurrent: bool = False
@@ -48,7 +48,7 @@ class CellConfig(PreTrainedConfig):
 
 
 _PRIME = 1_000_003
-"""Of the hash of a pair."""
+"""Prime of the hash of a pair."""
 
 
 class CellBlock(nn.Module):

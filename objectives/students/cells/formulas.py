@@ -25,7 +25,7 @@ INPUTS = ("Q", "K", "V", "P")
 UNARY = ("neg", "transpose", "scale", "softmax", "logsigmoid", "softsign")
 BINARY = ("add", "matmul", "cosine", "euclidean")
 OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
-"""Of each function."""
+"""Number of operands by function."""
 LONGEST = 2_000
 """Characters of a formula."""
 _SMOOTH = 1e-3
@@ -58,7 +58,7 @@ def formula_shape(function: str, shapes: Sequence[str]) -> str | None:
 
 
 class Part(NamedTuple):
-    """Of a formula."""
+    """A part of a formula."""
 
     function: str
     """Or an input, which has no operands."""
@@ -104,8 +104,8 @@ def parts_of(text: str) -> dict[str, Part]:
 
 
 class Formula(nn.Module):
-    """What a formula makes of linear maps of the hidden states, one for each of its inputs, in
-    heads of `HEAD_DIM` dimensions; a linear layer follows."""
+    """A formula of linear maps of the hidden states, one for each of its inputs, in heads of
+    `HEAD_DIM` dimensions; a linear layer follows."""
 
     def __init__(self, width: int, text: str):
         super().__init__()
@@ -163,5 +163,6 @@ _ENTRYWISE: dict[str, Callable[..., Tensor]] = {
 
 
 def operation_of(width: int, name: str) -> nn.Module:
-    """What a formula or an entry of `OPERATIONS` does with hidden states of this width."""
+    """Make the module of a formula, or of an entry of `OPERATIONS`, for hidden states of this
+    width."""
     return Formula(width, name) if is_formula(name) else OPERATIONS[name](width)

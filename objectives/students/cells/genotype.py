@@ -20,20 +20,20 @@ class Genotype:
     width: int
     """D, dimensions of its hidden states: a multiple of `HEAD_DIM`."""
     operations: tuple[str, ...] = ()
-    """Of a chain, one for each block, in their order: names of `OPERATIONS`, formulas, `IDENTITY`,
-    or `NONE` for no block."""
+    """Operations of a chain, one for each block, in their order: names of `OPERATIONS`, formulas,
+    `IDENTITY`, or `NONE` for no block."""
     nodes: tuple[Node, ...] = ()
-    """Of any graph, instead of `operations`. A model has one genotype, whose JSON is its canonical
-    form: a graph that is a chain becomes one."""
+    """Nodes of any graph, instead of `operations`. A model has one genotype, whose JSON is its
+    canonical form: a graph that is a chain becomes one."""
     pooling: tuple[str, ...] = ("mean", "max")
-    """What the classifier reads of the tokens: names of `POOLINGS`, in whatever order."""
+    """Pooling over tokens that the classifier reads: names of `POOLINGS`, in any order."""
     bigrams: int = 0
     """Rows of a table of hashed pairs of neighbours; 0: none."""
     recurrent: bool = False
     """Whether the graph is applied token by token; all operations are then `POSITION_WISE`."""
     reads: tuple[str, ...] = ()
-    """What a recurrent cell does with each of `READS`, or nothing: then it reads the state and the
-    token as they are."""
+    """Operation of a recurrent cell on each of `READS`; empty: it reads the state and the token as
+    they are."""
     window: int = 0
     """Tokens and states in the means of `READS`; 0 where there are no reads."""
 

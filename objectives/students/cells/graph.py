@@ -24,9 +24,9 @@ class Node:
     inputs: tuple[int, ...]
     """States that it reads, by their numbers; all lie before it."""
     operations: tuple[str, ...]
-    """What it does with each of them."""
+    """Operations on each input."""
     combination: str = "add"
-    """One of `COMBINATIONS`."""
+    """Combination of the results: an entry of `COMBINATIONS`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(self.inputs))
@@ -48,7 +48,7 @@ class _Edge(NamedTuple):
 
 
 _Edges = dict[int, tuple[str, list[_Edge]]]
-"""Of the states of nodes the combination and the edges, in the order of the states."""
+"""Combination and edges of each node by its state, in the order of the states."""
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,20 @@ class GraphSpace:
     nodes: PositiveInt = 3
     """Nodes of a cell. >= 1."""
     operations: tuple[str, ...]
-    """What may stand on an edge; with `NONE` among them edges and nodes may be left out."""
+    """Operations on an edge; with `NONE` among them edges and nodes may be left out."""
     edges: NonNegativeInt = 2
-    """Of each node; 0: one from each state before it (DARTS, Liu et al. 2019)."""
+    """Edges of each node; 0: one from each state before it (DARTS, Liu et al. 2019)."""
     combinations: tuple[str, ...] = ("add",)
-    """Of the nodes."""
+    """Combinations of the nodes."""
     inputs: PositiveInt = 1
     """States that a cell is given: what the last cells before it gave, or else the first state."""
     output: Literal["unread", "all"] = "unread"
-    """Of which nodes the output of a cell is the mean."""
+    """Nodes whose mean is the output of a cell."""
     cells: tuple[int, ...] = (1,)
     """How many cells, all alike, may follow one another, rising."""
     reads: tuple[str, ...] = ()
-    """What a recurrent cell may do with each of `operations.READS` (ESS, Li et al. 2020); nothing:
-    it reads the token and the state before it as they are."""
+    """Operations of a recurrent cell on each of `operations.READS` (ESS, Li et al. 2020); empty: it
+    reads the token and the state before it as they are."""
     window: PositiveInt = 2
     """Tokens and states in the means among `operations.READS`. >= 1."""
 

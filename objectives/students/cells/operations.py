@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 HEAD_DIM = 16
-"""Of an attention. Widths are multiples of it."""
+"""Dimensions of a head of an attention. Widths are multiples of it."""
 FAR = -1e4
 """Below all hidden states, for padding that must not be a maximum."""
 
@@ -175,7 +175,7 @@ def neighbours(hidden_BSD: Tensor, kernel: int, beyond: float) -> Tensor:
 
 _KERNELS = (3, 5, 7)
 LIGHT_KERNELS = (3, 5, 7, 9, 15, 31, 65)
-"""Of light convolutions (Gao et al. 2022)."""
+"""Kernels of light convolutions (Gao et al. 2022)."""
 _ACTIVATIONS = {
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -183,8 +183,8 @@ _ACTIVATIONS = {
     "linear": torch.positive,  # as it is
 }
 READS = ("state", "tokens before", "token", "states before")
-"""What a recurrent cell may read besides the last state and the token: the means of those before
-these. Of each pair an operation is done on both, and the results are multiplied."""
+"""Inputs of a recurrent cell besides the last state and the token: the means of those before these.
+An operation acts on both of each pair, and the results are multiplied."""
 WINDOWS = READS[1::2]
 """Where no operation may be: then the other of the pair stands alone."""
 POSITION_WISE = (*_ACTIVATIONS, "gated", "feed_forward")
@@ -208,4 +208,4 @@ OPERATIONS: dict[str, Callable[[int], nn.Module]] = {
     "max3": lambda width: Pooling("max"),
     "mean3": lambda width: Pooling("mean"),
 }
-"""What makes each operation of a width, by the name that a genotype has for it."""
+"""Functions that make an operation of a width, by its name in a genotype."""

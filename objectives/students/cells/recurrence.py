@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 _Given = tuple[Tensor, ...]
-"""Of a token, or of all, one a row."""
+"""Inputs of a token, or of all tokens, one a row."""
 _After = Callable[[Tensor, _Given], Tensor]
-"""What makes a state of the one before it and of what is given for the token."""
+"""Step of a recurrence: from the last state and the inputs of a token to the next state."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

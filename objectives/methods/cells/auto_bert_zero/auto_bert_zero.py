@@ -38,7 +38,7 @@ class AutoBertZero(CellChoice):
     """Search for the operations of layers, formulas of attention among them."""
 
     layers: PositiveInt = 2
-    """Of the student, each with a feed-forward behind it. >= 1."""
+    """Layers of the student, each with a feed-forward behind it. >= 1."""
     positions: PositiveInt = 8
     """At most so many functions of a formula. >= 1."""
     candidates: PositiveInt = 60

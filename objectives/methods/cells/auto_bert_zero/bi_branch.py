@@ -60,7 +60,7 @@ class BiBranchNet(nn.Module):
             for _ in every
         )
         self.fits = nn.ModuleList(nn.Linear(width, teacher_size) for _ in every)
-        """What maps the state behind each block to the teacher's."""
+        """Linear maps from the state behind each block to the teacher's."""
 
     def model(self, layers: Sequence[str]) -> CellForSequenceClassification:
         """The plain model of some layers, without its blocks' weights; the rest is not copied."""

@@ -17,16 +17,16 @@ from objectives.students.cells.graph import IDENTITY
 from objectives.students.cells.operations import LIGHT_KERNELS
 
 KINDS = ("attention", "convolution")
-"""Of layers."""
+"""Kinds of layers."""
 
 
 class Layers(NamedTuple):
     """Layers, and the choices that act in them."""
 
     operations: tuple[str, ...]
-    """Of each layer: a formula, or "light9", say."""
+    """Operation of each layer: a formula, or a name such as "light9"."""
     choices: dict[str, Any]
-    """Those that act."""
+    """Choices that act in these layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class LayerSpace:
 
     layers: int
     positions: int
-    """Of each formula."""
+    """Positions of each formula."""
 
     @property
     def uniform(self) -> dict[str, tuple[Any, ...]]:

@@ -41,7 +41,7 @@ class ChosenCell(NamedTuple):
 
     genotype: Genotype
     curve: Sequence[CurvePoint]
-    """Of what was trained to choose."""
+    """Curve of the training that chose."""
     student: CellForSequenceClassification | None = None
     """Where the cell's own training begins; None: at new weights."""
 
@@ -171,10 +171,9 @@ class Aimed(CellChoice):
     """The operations of recurrent cells."""
 
     operations: tuple[str, ...] | None = None
-    """What may stand on an edge; None: what the source of the method has, `usual` or
-    `usual_recurrent`."""
+    """Operations on an edge; None: those of the method's paper, `usual` or `usual_recurrent`."""
     nodes: PositiveInt = 3
-    """Of a cell. >= 1."""
+    """Nodes of a cell. >= 1."""
     target_ratio: PositiveFloat | None = None
     """R: the share of the FLOPs of ratio 1 that the choice is drawn to, whatever the study counts;
     None: no target. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""

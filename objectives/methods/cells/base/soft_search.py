@@ -46,7 +46,7 @@ from objectives.training.losses import task_loss
 
 Tensors = Mapping[str, Tensor]
 BatchLoss = Callable[[Tensors, Tensors], Tensor]
-"""Of weights and alpha, by name: a scalar."""
+"""A scalar loss of weights and alpha, by name."""
 
 _REACH = 0.01
 """Norm of eps v, as in the paper's code."""
@@ -98,7 +98,7 @@ def _gradients(loss: Tensor, *inputs: Tensors) -> list[dict[str, Tensor]]:
 # From weights over the operations of edges to the inputs that each node keeps.
 
 EdgeWeights = Mapping[str, Sequence[float]]
-"""Of each edge, a place, in the order of its choices."""
+"""Weights of each edge, a place, in the order of its choices."""
 Kept = list[tuple[str, Choice]]
 """Edges that enter a node, each with its operation; the strongest first."""
 

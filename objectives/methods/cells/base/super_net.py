@@ -120,11 +120,11 @@ class _Cell(NamedTuple):
     """A cell as some weights make it."""
 
     ways: list[list[list[_Way]]]
-    """Of each edge of each node, those that are not 0."""
+    """Operations of each edge of each node whose weight is not 0."""
     alive: list[list[bool]]
-    """Of each edge of each node, whether anything comes through it."""
+    """Whether anything passes each edge of each node."""
     combinations: list[list[tuple[str, Number]]]
-    """Of each node."""
+    """Combinations of each node, with their weights."""
     counts: list[tuple[int, Number]]
     """How much each state counts in the output; they add up to 1."""
 
