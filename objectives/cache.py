@@ -34,9 +34,9 @@ def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
 
     It survives a power cut: all that was written is on disk before the rename, and the rename when
     this returns. A `target` that is there is replaced. What a killed process left under the
-    unfinished name is removed first: only one may write a `target` at a time, so whoever shares
-    its folder holds a lock. Without `replace` several may: nothing but an empty folder becomes
-    `target`, the first time; all others raise OSError.
+    unfinished name is removed first: only one process may write a `target` at a time, so processes
+    that share its folder hold a lock. Without `replace` several may: nothing but an empty folder
+    becomes `target`, the first time; all others raise OSError.
     """
     suffix = "" if replace else f"-{secrets.token_hex(8)}"
     unfinished = target.with_name(f".{target.name}.unfinished{suffix}")

@@ -57,7 +57,7 @@ class Words:
 
     @classmethod
     def of(cls, model: PreTrainedModel, **settings: Any) -> Self:
-        """The model's, with these settings in place of what its configuration says."""
+        """The model's, with these settings instead of what its configuration says."""
         names = ("type_vocab_size", "max_position_embeddings", "pad_token_id")
         config = {
             name: settings[name] if name in settings else getattr(model.config, name)

@@ -159,7 +159,7 @@ class SearchMethod(abc.ABC):
     ) -> Iterator[Outcome]:
         """Search once for every member; slot i is `members[i]`.
 
-        The same fields, seed and problem give the same outcome, whoever the neighbours are.
+        The same fields, seed and problem give the same outcome, whatever its neighbours.
 
         Args:
             members: copies of one method that differ in fields of `per_slot` alone.

@@ -126,7 +126,7 @@ class Study:
     """Finished trials, >= 1, in a row after which a launch stops if the hypervolume of the front
     has not grown with them, whichever worker ran them; None never stops for that. The volume is
     counted from the unpruned model's cost and a metric of 0 (of a divergence from infinity). The
-    next launch counts anew, and so takes as many trials again at least."""
+    next launch counts again from 0, and so takes as many trials again at least."""
     trial_timeout: PositiveFloat | None = None
     """Seconds, > 0, that the search of a trial may take, or of a population, whose trials share
     them; None sets no limit. What takes longer fails after the step that it is at, and the study

@@ -50,7 +50,7 @@ class Curve:
         return starts
 
     def thinned(self, points: int) -> dict[str, list[tuple[int, float]]]:
-        """`columns` to four digits, and about so many `points`."""
+        """`columns` to four digits, and about this many `points`."""
         starts = [*self.stages.values(), len(self.rows)]
         points = max(4, points // len(starts[1:]))
         shown: set[int] = set()
@@ -93,7 +93,7 @@ def gap_note(run: RunRecord) -> str | None:
 
 
 def points_each(curves: int) -> int:
-    """Points that a page has room for in each of so many curves."""
+    """Points that a page has room for in each of this many curves."""
     return min(_MOST, max(_LEAST, _ALL // max(1, curves)))
 
 

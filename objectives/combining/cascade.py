@@ -3,7 +3,7 @@
 The small model's confidence in a row is its highest probability, its margin or its entropy; rows
 below a threshold are deferred (Viola and Jones 2001; of classifiers of text Wang et al. 2022,
 "Wisdom of committees"). It costs the small model always and the large one for the rows deferred.
-All is reckoned from answers that are there: nothing is trained, no model is run.
+All is computed from answers that are there: nothing is trained, no model is run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -78,7 +78,7 @@ def cheapest_keeping(
 
 
 def vouching(rows: int) -> int:
-    """How many of so many selection rows say whether a gate is passed; the others choose."""
+    """Number of selection rows, of `rows`, that decide on a gate; the others choose."""
     return rows - int(_choosing(rows).sum())
 
 

@@ -79,7 +79,7 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
 
 
 def _forget_shapes(file: Path) -> None:
-    """Leave out what shapes lie between the operations: whoever reads the file infers them, and
+    """Leave out what shapes lie between the operations: readers of the file infer them, and
     onnxruntime's quantiser, which turns weights around, stumbles over those that they had."""
     import onnx
 
@@ -184,7 +184,7 @@ def _with_plain_attention(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _keep_norms_apart(program: torch.onnx.ONNXProgram) -> None:
-    """Write the residual sum before each LayerNorm as Sum in place of Add, which is the same.
+    """Write the residual sum before each LayerNorm as Sum instead of Add, which is the same.
 
     onnxruntime makes one node of Add and LayerNormalization, and on a CPU that node takes several
     times as long as the two: in version 1.31 it is a tenth of the time of a whole MiniLM and half

@@ -96,7 +96,7 @@ def onnx_file(
     engine: Engine, model: PreTrainedModel, scratch: Path, own: Path | None = None
 ) -> Path:
     """The file that one of onnxruntime's engines reads: from the model's `own` folder of them, or
-    from `scratch`, where it is written once. Raises UserError where that cannot be had."""
+    from `scratch`, where it is written once. Raises UserError where that is not possible."""
     name, write = _FEWER.get(engine, ("model.onnx", None))
     for folder in (own, scratch):
         if folder is not None and (folder / name).is_file():

@@ -17,7 +17,7 @@ WARM_UPS = 3
 
 
 def tokens(known: int, batch: int, length: int) -> Feeds:
-    """A batch of random tokens of a vocabulary of so many, nothing padded: each (batch, length)."""
+    """A batch of random tokens of a vocabulary, nothing padded: each (batch, length)."""
     generator = torch.Generator().manual_seed(0)
     return {
         "input_ids": torch.randint(known, (batch, length), generator=generator),
@@ -59,7 +59,7 @@ def milliseconds(run: Callable[[], object], device: str) -> float:
 
 @contextmanager
 def _compiling(models: int) -> Iterator[None]:
-    """Room for so many models: they share one code object, beyond 8 variants of which torch would
+    """Room for this many models: they share one code object, beyond 8 variants of which torch would
     run the rest eagerly and say nothing."""
     import torch._dynamo
 

@@ -19,7 +19,7 @@ from objectives.students.bert.linears import ALWAYS, INPUTS, LINEARS, Linear, ar
 from objectives.students.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 
 _TYPES = {8: "I64", 4: "F32", 1: "U8"}
-"""The type of numbers of so many bytes; safetensors lays out the widest first."""
+"""The type of numbers of this many bytes; safetensors lays out the widest first."""
 
 
 def bytes_of(state: Mapping[str, Tensor]) -> int:

@@ -213,7 +213,7 @@ class _Lanes:
         return BertArchitecture.from_masks(self.cost.shape, masks)
 
     def masks(self, counts: Tensor) -> dict[str, Tensor]:
-        """Which units stay if so many of each lane do, the best; of the shapes of the scores."""
+        """Which units stay if this many of each lane do, the best; of the shapes of the scores."""
         masks = {}
         for space, lanes in self.of_space.items():
             counts_kept = counts[lanes].view(self.rows[space])

@@ -244,7 +244,7 @@ def _measure(
 def _cut_alike(
     model: BertForSequenceClassification, heads: int, ffn: int
 ) -> PrunedBertForSequenceClassification:
-    """The model whose layers all keep the first of their heads and neurons, so many; and a few word
+    """The model whose layers all keep the first of their heads and neurons; and a few word
     pieces, as the embeddings of all in a dozen models may be too large for the memory."""
     units = LayerUnits(tuple(range(heads)), tuple(range(ffn)))
     layers = (units,) * model.config.num_hidden_layers

@@ -6,7 +6,7 @@
 # block is wrong for two reasons: for the units that it lost, and for the blocks before it, which
 # feed it what they should not. Cross distillation (CD) weighs the two up: its loss is mu of the
 # squared error on what enters the block of the unpruned model, and 1 - mu of that on what enters
-# the pruned one's. Soft cross distillation (SCD) mixes inputs in place of losses.
+# the pruned one's. Soft cross distillation (SCD) mixes inputs instead of losses.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

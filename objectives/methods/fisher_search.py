@@ -5,7 +5,7 @@
 # The units of highest score over their cost to the power of `cost_power` stay; the rest is cut out
 # at once, and the student is distilled.
 #
-# Why squares: the gradient of a mask is all but zero on average where the student is near its
+# Why squares: the gradient of a mask is almost zero on average where the student is near its
 # optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
 # much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the average.
 #

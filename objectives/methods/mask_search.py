@@ -153,7 +153,7 @@ class MaskSearch(StagedMethod):
     spaces: tuple[str, ...] = ("heads", "ffn")
     """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
     initial_alpha: float = 5.0
-    """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, all but open."""
+    """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, almost open."""
     start: Literal["uniform", "fisher"] = "fisher"
     """Alpha at the start: all equal, or `initial_alpha` +- `spread` in the order of Fisher
     information per cost."""

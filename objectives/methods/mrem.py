@@ -279,7 +279,7 @@ class _At:
     wanted: Tensor
     """(1, B, S, D): what the float model gives up to here."""
     own: Tensor
-    """Output of the quantised module."""
+    """(1, B, S, D): output of the quantised model up to here."""
 
 
 @dataclass

@@ -231,5 +231,5 @@ def _units(shape: BertShape, space: str) -> int:
 
 
 def _candidates(shares: Sequence[float], units: int) -> list[int]:
-    """The widths of a layer of so many units, rising; of equal ones one stays."""
+    """The widths of a layer of this many units, rising; of equal ones one stays."""
     return sorted({round(share * units) for share in shares})

@@ -91,7 +91,7 @@ def gradients_of_rows(
 def mean_over_rows(
     gradients: RowGradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """Mean over so many rows of a function of their gradients, (layers, *units_of) on the CPU,
+    """Mean over this many rows of a function of their gradients, (layers, *units_of) on the CPU,
     where units are chosen."""
     total: dict[str, Tensor] = {}
     for space, gradient in gradients:
@@ -101,7 +101,7 @@ def mean_over_rows(
 
 
 def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
-    """Mean over so many rows of the products of any two gradients of a layer, (layers, units,
+    """Mean over this many rows of the products of any two gradients of a layer, (layers, units,
     units) on the CPU: large, so a layer is added at a time, in place."""
     total: dict[str, Tensor] = {}
     for space, gradient in gradients:

@@ -40,8 +40,8 @@ def descended(
     """W, (E, width), of least tr(W A W') - 2 tr(W B') with `count` groups of `size` columns that
     are not 0, and which these are, (groups,)."""
     # In the first third of the steps ever fewer groups stay, those of the largest norms: as they
-    # are ("hard"; none comes back), or shrunk by the threshold that leaves so many ("soft": the end
-    # is the group lasso at the least lambda with so many groups).
+    # are ("hard"; none comes back), or shrunk by the threshold that leaves them ("soft": the end
+    # is the group lasso at the least lambda with this many groups).
     staying = torch.ones(weight.shape[1] // size, dtype=torch.bool, device=weight.device)
     rate = 1 / (2 * float(torch.linalg.eigvalsh(second)[-1]))  # never overshoots
     for step in range(_STEPS):

@@ -90,7 +90,7 @@ def smaller(
     """A student of one size that computes what the whole one does in this slice of it."""
     # Its matrices are copies in the precision of the matmuls, with gradients of their own: a
     # gradient through the views would be padded with zeros to the whole size, and the weights be
-    # brought to the precision in each pass anew. With `rounding` they stay in float32, which is
+    # brought to the precision again in each pass. With `rounding` they stay in float32, which is
     # what a model is rounded from.
     weights, dtype = {}, torch.float32 if rounding else population.matmul_dtype
     for name, view in sliced(population.weights, model).items():

@@ -223,7 +223,7 @@ class _Run:
             elif not all(weight.isfinite().all() for weight in model.parameters()):
                 yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
             else:
-                for weight in _embeddings(model).values():  # whoever trains it on changes no other
+                for weight in _embeddings(model).values():  # further training changes no other
                     weight.data = weight.data.clone()
                 units, curve = architectures[slot], self.curves[slot]
                 yield self.members[slot].result(slot, self.problem, model, units, curve)

@@ -81,7 +81,7 @@ class Controller(Strategy[Scored]):
         super().__init__(places, seed)
         self._settings = settings
         generator = torch.Generator().manual_seed(int(self._rng.integers(2**31)))
-        with torch.random.fork_rng(devices=[]):  # what torch draws first is drawn anew
+        with torch.random.fork_rng(devices=[]):  # what torch draws first is drawn again
             policy = Policy(self.places, settings.hidden, generator)
         self.policy = policy
         """Policy that candidates are drawn from."""

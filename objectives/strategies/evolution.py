@@ -23,7 +23,7 @@ class EvolutionSettings(Checked):
     dies: Literal["oldest", "worst"] = "oldest"
     """Who leaves: the oldest, or the worst of a sample."""
     mutation: PositiveShare | None = None
-    """Probability in (0, 1] that a place is drawn anew, from all its choices. None changes one
+    """Probability in (0, 1] that a place is drawn again, from all its choices. None changes one
     place, to another choice."""
 
 

@@ -11,7 +11,7 @@ parent at one place, whose choice is drawn from a softmax over upper confidence 
 # never tried comes first; scores are standardised, so that `exploration` and `temperature` mean the
 # same on every task; and a child that was scored before or is rejected is drawn again. What was
 # learned may lack places, those that do not act in it: they count for no bound, and each child has
-# them drawn anew.
+# them drawn again.
 
 import math
 from collections.abc import Callable

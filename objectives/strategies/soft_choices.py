@@ -91,7 +91,7 @@ class SoftChoices(Strategy[ChoiceGradients]):
 
     def weights(self, progress: float = 0.0) -> dict[str, Tensor]:
         """The weights of each place's choices, (choices,), differentiable in alpha. Those of places
-        together sum to 1. With "gumbel" they are drawn anew at each call."""
+        together sum to 1. With "gumbel" they are drawn again at each call."""
         weights: dict[str, Tensor] = {}
         for group in self._groups:
             logits = torch.cat([self.alpha[name] for name in group])

@@ -70,7 +70,7 @@ class Family:
     def unpruned(
         self, models: Sequence[PreTrainedModel], layers: int | None
     ) -> PreTrainedModel | None:
-        """A model of so many layers, random weights, that the first was cut from; None if nothing
+        """A model of this many layers, random weights, that the first was cut from; None if nothing
         was cut."""
         # `layers` None: as many as that model. It has all word pieces of any model.
         return None

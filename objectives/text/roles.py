@@ -426,7 +426,7 @@ def _too_few(
     reserved: tuple[int, int],
     names: Sequence[str],
 ) -> str:
-    """Why so many rows cannot be taken, and what to do; nothing if they can. `kept` are those that
+    """Why the rows cannot be taken, and what to do; empty if they can. `kept` are those that
     stay and those that are taken for sure."""
     if wanted >= len(rows):
         return (

@@ -280,7 +280,7 @@ class LabelledText:
 
 
 def may_keep_tails(task: Task, max_length: int) -> bool:
-    """Whether its texts, cut off at so many tokens, can keep their tails."""
+    """Whether its texts, cut off at this many tokens, can keep their tails."""
     return len(task.columns) == 1 and max_length >= 8
 
 

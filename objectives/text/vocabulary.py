@@ -80,7 +80,7 @@ class Vocabulary:
         return sorted(self._order[:count])
 
     def tokenizer_of(self, count: int) -> PreTrainedTokenizerBase:
-        """The tokenizer that knows so many pieces alone, by their new ids."""
+        """The tokenizer that knows this many pieces alone, by their new ids."""
         if count in self._made:
             return self._made[count]
         new = {old: new for new, old in enumerate(self.kept(count))}

@@ -18,7 +18,7 @@ _POOLER = "bert.pooler.dense.weight"
 def unit_parts(
     weights: Mapping[str, Tensor], layer: int, axes: Sequence[str], units: int
 ) -> list[Tensor]:
-    """The weights of so many units along these axes of a layer, those of the rows that make them
+    """The weights of this many units along these axes of a layer, those of the rows that make them
     and of the columns that read them: views (K, units, ., .)."""
     return [
         weights[f"bert.encoder.layer.{layer}.{linear.name}.weight"]

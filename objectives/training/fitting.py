@@ -37,7 +37,7 @@ def trainable(module: nn.Module) -> dict[str, Tensor]:
 
 
 def steps_of(problem: FittingRows, epochs: float, batch_size: int) -> int:
-    """The steps of so many passes over the train rows, one at least."""
+    """The steps of this many passes over the train rows, one at least."""
     return max(1, round(epochs * len(problem.train) / batch_size))
 
 
@@ -58,7 +58,7 @@ def train_cells(
     """Steps of AdamW on a loss of batches of the train rows; returns the learning curve."""
     # `loss` is that of a batch at a step, which count from 1; `learning_rate` the peak. With a
     # `checkpoint` it goes on from there, and leaves one after each pass over the train rows, or
-    # after `every` so many steps, until a loss is not finite.
+    # after each `every` steps, until a loss is not finite.
     steps = steps_of(problem, epochs, batch_size)
     optimizer = PopulationOptimizer(weights, torch.tensor([learning_rate]), steps, "linear")
     losses: list[Tensor] = []
@@ -102,7 +102,7 @@ def training_steps(
 
 
 def curve_of(stage: str, losses: list[Tensor]) -> list[CurvePoint]:
-    """The learning curve of the losses of all steps: means over so many as leave `_POINTS` rows."""
+    """The learning curve of the losses of all steps: means that leave about `_POINTS` rows."""
     values = torch.stack(losses).tolist()
     every = math.ceil(len(losses) / _POINTS)
     parts = [values[first : first + every] for first in range(0, len(values), every)]

@@ -74,7 +74,7 @@ class PopulationOptimizer:
         return state
 
     def resume(self, state: Mapping[str, Tensor], done: int) -> None:
-        """Go on from what another like it had after so many steps."""
+        """Go on from what another like it had after this many steps."""
         for name, weight in self._weights.items():
             weight.data.copy_(state[f"weight.{name}"])
             if f"step.{name}" in state:

@@ -37,7 +37,7 @@ def logits_score(
 def best_of(
     pairs: Iterable[tuple[Mapping[str, Any], float]], count: int, progress: Progress
 ) -> Mapping[str, Any]:
-    """The cell of the highest score of so many; of equals the first."""
+    """The cell of the highest score of this many; of equals the first."""
     progress.begin("choose", count)
     scored = []
     for pair in pairs:

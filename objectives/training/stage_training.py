@@ -170,7 +170,7 @@ def curve_points(stage: str, measured: Sequence[Mapping[str, Tensor]]) -> list[l
 
 
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
-    """Steps that see as many rows as so many passes over the train split, rounded up; a few rows
+    """Steps that see as many rows as `epochs` passes over the train split, rounded up; a few rows
     less, as the last batch of a pass may not be full."""
     steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
     return max(1, math.ceil(steps))

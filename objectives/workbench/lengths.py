@@ -52,7 +52,7 @@ def lengths(
     device: str = "auto",
 ) -> Iterator[AtLength]:
     """The metric of a teacher against `Task.max_length`, greatest first, by both ways to cut texts
-    off. A checkpoint without a classifier is fine-tuned anew for each.
+    off. A checkpoint without a classifier is fine-tuned again for each.
 
     Args:
         task: the texts; its own `max_length` and `truncation` count for nothing.

@@ -61,7 +61,7 @@ def rows_of_students(
 
 
 def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
-    """The places of a share of so many rows, in (0, 1], in their order."""
+    """The places of a share of the rows, in (0, 1], in their order."""
     if share == 1:
         return np.arange(rows)
     count = max(1, round(share * rows))

@@ -25,7 +25,7 @@ FineTune = Callable[[Mapping[str, Any], Report], tuple[PreTrainedModel, float]]
 
 
 def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrainedModel]) -> None:
-    """Leave in the cache what `choose` makes the teacher of the study, where whoever loads it looks
+    """Leave in the cache what `choose` makes the teacher of the study, where a launch looks for it
     for it; if one is there already, nothing happens. Only one process at a time may."""
     teacher, text, task = inputs.teacher, inputs.text, inputs.task
     (checkpoint,) = teacher.models

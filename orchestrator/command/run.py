@@ -111,7 +111,7 @@ class Run(RunRecord):
 
         Raises:
             RunError: if no model is chosen so, or if the folder is taken.
-            UserError: if ONNX cannot be had.
+            UserError: if ONNX is not available.
         """
         from reports.choice import choose
         from reports.exporting.export import export

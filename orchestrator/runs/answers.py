@@ -1,6 +1,6 @@
 """The answers of a run's models on the rows that judge them, as files.
 
-Cascades, ensembles and paired comparisons are reckoned from these, without running a model again.
+Cascades, ensembles and paired comparisons are computed from these, without running a model again.
 Float32, so that the likeliest class is the one that was scored. Imports no torch.
 """
 

@@ -244,7 +244,7 @@ def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
                 f"the server at grpc://{host}:{port} is not a storage proxy ({reason_of(error)}); "
                 "use the address that `maskfront serve-storage` prints"
             ) from error
-    return proxy  # if it is away just now, whoever asks it tries again
+    return proxy  # if it is away just now, the caller tries again
 
 
 @contextmanager

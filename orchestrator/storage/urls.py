@@ -94,7 +94,7 @@ def remember_server(text: str) -> str:
 def as_named(url: URL) -> URL:
     """Add the password and settings that the user gave for this server. Raises RunError for a
     server or settings that the user has not named."""
-    # Whoever sent a run folder may have written where its study lies.
+    # The sender of a run folder may have written where its study lies.
     if kind_of(url) in _FILES:
         return url
     named = _named.get(_server(url)) or _named_by_environment(url)

@@ -68,7 +68,7 @@ def export(
     Raises:
         RunError: if the trial has no model or a damaged file, if `out` already holds something, or
             if `int8` or `int4` is another study.
-        UserError: if ONNX cannot be had.
+        UserError: if ONNX is not available.
     """
     out = Path(out)
     model = model_folder(run, trial)

@@ -90,7 +90,7 @@ def axis(title: str, **style: Any) -> dict[str, Any]:
 
 
 def spacing(columns: int) -> float:
-    """Between so many panels side by side, as a share of the figure's width."""
+    """Between this many panels side by side, as a share of the figure's width."""
     return min(0.03, 0.5 / max(1, columns - 1))
 
 

@@ -269,7 +269,7 @@ def _template() -> Template:
 
 @cache
 def _packed_plotly() -> str:
-    """Plotly's script: 2 MB in place of 5."""
+    """Plotly's script: 2 MB instead of 5."""
     return _packed(get_plotlyjs())
 
 

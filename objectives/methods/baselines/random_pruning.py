@@ -1,4 +1,4 @@
-"""Random pruning: units drawn by lot. What every method has to beat.
+"""Random pruning: units drawn at random. What every method has to beat.
 
 With scope "layer" all layers keep the same share: the uniform architecture.
 """
@@ -17,7 +17,7 @@ from objectives.students.bert.architecture import SPACES, units_of
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPruning(ScopedOneShot):
-    """Units drawn by lot."""
+    """units drawn at random."""
 
     searchable: ClassVar[tuple[str, ...]] = SPACES
 

@@ -51,7 +51,7 @@ class AdaBert(CellChoice):
     nodes: int = 3
     """Nodes of a cell. >= 1."""
     most_cells: PositiveInt = 4
-    """K: at most so many cells. The paper has 8. >= 1."""
+    """K: at most this many cells. The paper has 8. >= 1."""
     hints: Share = 0.8
     """gamma: weight of the probes beside the labels. In [0, 1]."""
     flops_weight: NonNegativeFloat = 4.0

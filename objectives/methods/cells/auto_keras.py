@@ -60,7 +60,7 @@ def _described(graph: Graph) -> tuple[list[str], list[tuple[int, int, str]]]:
 
 
 def _of_layers(one: str, other: str) -> float:
-    """The cost of one operation in place of another of its kind: by how much kernels differ."""
+    """The cost of one operation instead of another of its kind: by how much kernels differ."""
     kind = one.rstrip(digits)
     if one == other or kind != other.rstrip(digits):
         return float(one != other)
@@ -140,7 +140,7 @@ def larger(cell: Genotype, morph: Morph) -> Genotype:
 
 
 def _deeper(graph: Graph, state: int, name: str) -> Growth:
-    """With a node after a state; whoever read the state reads the node."""
+    """With a node after a state; readers of the state read the node."""
     nodes = [replace(n, inputs=tuple(s + (s >= state) for s in n.inputs)) for n in graph.nodes]
     nodes.insert(state, Node((state, state), (name, IDENTITY)))
     return Growth(Graph(tuple(nodes)), (state, 0))
@@ -214,7 +214,7 @@ _genotype = lru_cache(maxsize=10_000)(Genotype.from_json)
 
 @dataclass(frozen=True, kw_only=True)
 class AutoKeras(Aimed):
-    """Search by morphs for a cell of at most so many `nodes`."""
+    """Search by morphs for a cell of at most this many `nodes`."""
 
     usual: ClassVar[tuple[str, ...]] = ("conv3", "conv5", "gated", "attention", "max3")
     usual_recurrent: ClassVar[tuple[str, ...]] = ("tanh", "relu", "linear", "gated")

@@ -40,7 +40,7 @@ from objectives.text.data import Batch, Split, no_labels
 from objectives.training.fitting import train_cells, trainable
 from objectives.training.teacher_states import keep_states, kept_logits
 
-# More train rows: copies with some words drawn anew, for students that learn from answers.
+# More train rows: copies with some words drawn again, for students that learn from answers.
 #
 # Unigram noise (Xie et al. 2017, "Data Noising as Smoothing in Neural Network Language Models"):
 # a token becomes one that is drawn from all tokens of train. The teacher answers the copies, as
@@ -48,11 +48,11 @@ from objectives.training.teacher_states import keep_states, kept_logits
 # Networks"), so that they need not make sense.
 
 _DRAWN = 0.3
-"""Chance of a token to be drawn anew."""
+"""Chance of a token to be drawn again."""
 
 
 def with_noised(problem: Problem, copies: int, seed: int, progress: Progress) -> Problem:
-    """The problem with so many copies of each row of train after these rows, and the teacher's
+    """The problem with this many copies of each row of train after these rows, and the teacher's
     answers to them, which are made once for a run."""
     if not copies:
         return problem
@@ -129,7 +129,7 @@ class CellSearch(SearchMethod):
     epochs: float = 8
     """Passes over the train split. > 0, or 0 with `shared`."""
     noised: NonNegativeInt = 0
-    """Copies of each train row with 30% of its tokens drawn anew, which the teacher answers and a
+    """Copies of each train row with 30% of its tokens drawn again, which the teacher answers and a
     pass reads, too: for topics and moods; for grammar they do harm. >= 0; above 0 the teacher must
     be a BERT."""
     hidden_weight: float = 0.0

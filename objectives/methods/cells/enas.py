@@ -1,6 +1,6 @@
 """ENAS (Pham et al. 2018): a controller draws cells, and all of them share one super-net."""
 
-# The cell that it finds is trained anew.
+# The cell that it finds is trained again.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Enas(Aimed):
 
     @property
     def space(self) -> GraphSpace:
-        """Each node reads so many of the states before it; the output is of those nobody reads."""
+        """States before it that each node reads; the output is of those that no node reads."""
         edges = self.edges or (1 if self.recurrent else 2)
         return GraphSpace(nodes=self.nodes, operations=self.names, edges=edges)
 

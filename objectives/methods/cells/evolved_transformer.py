@@ -3,9 +3,9 @@
 # A candidate is a cell that is trained alone, from new weights, in increments. The first is the
 # Transformer: positions, attention, feed-forward, each beside an identity, with the norms in front.
 # The next are drawn at random; then each is a child: the best of a sample of the population with
-# some places drawn anew. Who reaches the hurdle behind an increment keeps weights and optimiser and
-# gets the next one. In the end the best go through all increments, and the best of these is the
-# cell.
+# some places drawn again. A child that reaches the hurdle behind an increment keeps weights and
+# optimiser and gets the next one. In the end the best go through all increments, and the best of
+# these is the cell.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ from objectives.training.scoring import all_alpha, answer_score
 # A fitness equal to the hurdle passes: candidates that are all alike are all trained further.
 
 Train = TypeVar("Train", bound=Callable[[int], float])
-"""Trains one candidate for so many more steps, and gives its fitness; the higher the better."""
+"""Trains one candidate for this many more steps, and gives its fitness; the higher the better."""
 
 
 class Judged(NamedTuple):
@@ -123,7 +123,7 @@ class EvolvedTransformer(Aimed):
     nodes: PositiveInt = 4
     """Nodes of a cell. >= 3, which the Transformer takes; 6 in the paper."""
     most_cells: PositiveInt = 2
-    """At most so many cells, all alike, follow one another. >= 1."""
+    """At most this many cells, all alike, follow one another. >= 1."""
     increments: tuple[float, ...] = (1.0, 1.0, 2.0)
     """Parts of a candidate's training, before the first hurdle and after each: 60,000, 60,000 and
     120,000 steps in the paper. > 0 each."""
@@ -139,7 +139,7 @@ class EvolvedTransformer(Aimed):
     sample: PositiveInt = 3
     """Candidates of a tournament; 30 in the paper. >= 1."""
     mutation: PositiveShare = 0.025
-    """Probability in (0, 1] that a place of a child is drawn anew."""
+    """Probability in (0, 1] that a place of a child is drawn again."""
     finalists: PositiveInt = 3
     """Candidates of the best scores that are trained through all increments in the end; 20 in the
     paper. >= 1."""
@@ -264,7 +264,7 @@ class _Candidate:
     """Losses of all its steps so far."""
 
     def __call__(self, steps: int) -> float:
-        """Train it for so many more steps, or for those that are left; gives its score then."""
+        """Train it for this many more steps, or for those that are left; gives its score then."""
         self.student.train()
         self.losses += islice(self.training, steps)
         self.student.train(False)

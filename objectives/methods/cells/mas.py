@@ -1,7 +1,7 @@
 """MAS (Pasunuru & Bansal 2019): ENAS for several tasks, whose cell serves all of them."""
 
 # The super-net's weights are shared but for a head a task; a cell's reward is the mean of its
-# scores over the tasks. The cell is then trained anew for each task, with weights of its own. The
+# scores over the tasks. The cell is then trained again for each task, with weights of its own. The
 # study's metric stays that of its own task, so that models are compared on the same rows; those of
 # the tasks beside it are recorded with each trial.
 

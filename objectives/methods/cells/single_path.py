@@ -26,7 +26,7 @@ Searcher = Literal["random", "evolution", "priority"]
 
 
 def strategy_of(name: Searcher, places: Places, seed: int, candidates: int) -> Strategy[Scored]:
-    """A strategy whose sizes suit so many candidates."""
+    """A strategy whose sizes suit this many candidates."""
     if name == "evolution":
         population = max(1, candidates // 4)
         sample = max(1, population // 4)

@@ -118,7 +118,7 @@ class ElasticTraining:
         """`models` are those that a step draws from, by rising size; the last one is whole. Each of
         the `sizes` of a step has `batch_size` rows."""
         # `taught_by` names for each model that of the student, as it is before the training, which
-        # it learns from in place of the teacher. `bits` are those that are drawn for each size;
+        # it learns from instead of the teacher. `bits` are those that are drawn for each size;
         # none: it computes in float32.
         self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
         student = copy.deepcopy(problem.student)
@@ -188,7 +188,7 @@ class ElasticTraining:
         self.training.measured.append({"loss": losses.mean()[None]})
 
     def gradients(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> Tensor:
-        """Set the gradient of the mean loss over these sizes, each in so many bits, which share the
+        """Set the gradient of the mean loss over these sizes, each in its bits, which share the
         rows out; the loss of each, (sizes,)."""
         drawn, bits = drawn[: len(batch.rows)], bits[: len(batch.rows)]
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
@@ -221,7 +221,7 @@ class ElasticTraining:
         return loss.detach()
 
     def sized(self, model: Model, bits: int) -> Population:
-        """A student of one size that computes in so many bits, as the model that is cut from it."""
+        """A student of one size that computes in few bits, as the model that is cut from it."""
         if bits == FULL_BITS:
             return smaller(self.population, model)
         rounding, embeddings = self._rounded[bits]
@@ -271,7 +271,7 @@ class ElasticTraining:
 def _rounded(
     student: BertForSequenceClassification, order: Order, bits: int
 ) -> tuple[BertArchitecture, BertEmbeddings]:
-    """How a student of so many bits rounds its weights, and its embeddings, rounded."""
+    """How a student of this many bits rounds its weights, and its embeddings, rounded."""
     model, layers = copy.deepcopy(student), order.shape.layers
     round_embeddings(model, bits)
     full = BertArchitecture.full(order.shape)

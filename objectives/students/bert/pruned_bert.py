@@ -354,7 +354,7 @@ def _eager_attention(
     bits: int | None,
 ) -> Tensor:
     """Attention in plain matmuls, which `FlopCounterMode` sees (on the CPU it misses sdpa's); their
-    factors rounded to so many bits, if any."""
+    factors rounded to this many bits, if any."""
 
     def rounded(factor: Tensor) -> Tensor:
         return factor if bits is None else rounded_inputs(factor, bits)

@@ -46,7 +46,7 @@ def load_student(
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:
-    """Raise UserError unless these are layers of a teacher that has so many, in their order."""
+    """Raise UserError unless these are layers of a teacher that has this many, in their order."""
     if not layers or list(layers) != sorted({*range(count)} & {*layers}):
         raise UserError(
             f"student_layers is {layers}; it must be ascending layers of the teacher, "

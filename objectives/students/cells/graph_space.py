@@ -144,7 +144,7 @@ class GraphSpace:
         the space.
 
         Args:
-            cell: of so many inputs as the space has.
+            cell: with as many inputs as the space has.
             cells: how many.
 
         Returns:
@@ -193,7 +193,7 @@ class GraphSpace:
         """The choices whose cell this one is.
 
         Args:
-            cell: of so many inputs as the space has.
+            cell: with as many inputs as the space has.
 
         Returns:
             One choice of each place. What the cell lacks is `NONE`, also where the space has none:

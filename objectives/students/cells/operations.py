@@ -132,7 +132,7 @@ class Positions(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention, of so many heads or of heads of `HEAD_DIM` dimensions."""
+    """Self-attention, of this many heads or of heads of `HEAD_DIM` dimensions."""
 
     def __init__(self, width: int, heads: int | None = None):
         super().__init__()

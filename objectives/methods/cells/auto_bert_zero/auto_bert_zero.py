@@ -40,7 +40,7 @@ class AutoBertZero(CellChoice):
     layers: PositiveInt = 2
     """Layers of the student, each with a feed-forward behind it. >= 1."""
     positions: PositiveInt = 8
-    """At most so many functions of a formula. >= 1."""
+    """At most this many functions of a formula. >= 1."""
     candidates: PositiveInt = 60
     """Trained and scored, each with an equal share of the search's steps; the first quarter is
     drawn at random. >= 1."""
@@ -85,7 +85,7 @@ class AutoBertZero(CellChoice):
         return OperationPriority({**uniform, **guided}, seed, settings, accepts)
 
     def _proposed(self, strategy: OperationPriority, random: Random) -> Layers:
-        """The next candidate; one drawn at random while there are few, and in place of a child that
+        """The next candidate: drawn at random while there are few, or where a child
         is illegal after many tries."""
         children = strategy.propose(1) if len(strategy.learned) >= self._drawn else []
         legal = [self.layer_space.read(child) for child in children]

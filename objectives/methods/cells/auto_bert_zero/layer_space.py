@@ -31,7 +31,7 @@ class Layers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSpace:
-    """All rows of so many layers."""
+    """All rows of some layers."""
 
     layers: int
     positions: int

@@ -68,7 +68,7 @@ def taught_loss(
     hidden_weight: float,
 ) -> Tensor:
     """The loss of answers with hidden states."""
-    # `answers_loss`, and so many times the squared errors of what each node gives, mapped by its
+    # `answers_loss`, and this many times the squared errors of what each node gives, mapped by its
     # `fit`, against the normed hidden states of the teacher's layer at its depth: a scalar, means
     # over tokens and dimensions, summed over nodes.
     assert answer.logits is not None  # as transformers types it

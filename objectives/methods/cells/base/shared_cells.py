@@ -33,7 +33,7 @@ _FROZEN = "plain.words.0.weight"
 
 @dataclass(frozen=True, kw_only=True)
 class SharedCells:
-    """The training that all trials of a run share, in place of one for each."""
+    """The training that all trials of a run share, instead of one for each."""
 
     space: GraphSpace
     """Which graphs there are. The trials of a run are of it."""

@@ -230,7 +230,7 @@ class SoftSearch(Aimed):
 def heaviest(
     space: GraphSpace, weights: EdgeWeights, edges: int, never: Collection[Choice]
 ) -> dict[str, Choice]:
-    """Choices that keep so many edges of each node, those whose best operation weighs most: see
+    """Choices that keep this many edges of each node, those whose best operation weighs most: see
     `strongest_edges`. All other operations are `NONE`."""
     choices: dict[str, Choice] = dict.fromkeys(space.places, NONE)
     for node in range(space.nodes):

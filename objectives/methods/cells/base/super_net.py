@@ -279,8 +279,8 @@ class SuperNet(nn.Module):
         return [(c, number) for c, number, value in rows if value or (every and learnt)]
 
     def expected_flops(self, weights: Weights, seq_len: int) -> Number:
-        """FLOPs of one sequence of so many tokens, expected over the choices as if what is read and
-        what is there were drawn apart."""
+        """FLOPs of one sequence of `seq_len` tokens, expected over the choices as if inputs and
+        operations were drawn independently."""
         # At one-hot weights those of the model that `extract` gives, to the last digit.
         exact = {place: w.double() if isinstance(w, Tensor) else w for place, w in weights.items()}
         cell, costs, inputs = self._cell(exact), self.costs(seq_len), self.space.inputs
