@@ -244,7 +244,7 @@ def test_in_another_engine_a_layer_is_told_from_what_whole_models_take(
         return 3.0 + np.array(sums)[None] + np.array([[-1.0], [0.0], [7.0]])  # median: as it is
 
     asked: list[str] = []
-    monkeypatch.setattr(latency, "serve", serve)
+    monkeypatch.setattr(latency, "make_runnable", serve)
     monkeypatch.setattr(latency, "in_turns", in_turns)
     progress = RecordingProgress()
     cost = load(problem, tmp_path, progress, "onnxruntime-int8")
