@@ -14,8 +14,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from maskfront import FisherSearch, RunError, Stage, Study, UserError, distil
-from objectives.methods.cells.base import learning as cells
-from objectives.training import general
+from objectives.training import fitting, general
 from tests.bert_variants import write_variant
 from tests.conftest import planted_rows
 from tests.launching import run_study
@@ -82,18 +81,18 @@ def test_what_was_cut_off_goes_on_as_if_it_had_not_been(
     tiny_bert: str, text: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(general, "_EVERY", 10)
-    write = cells.write_checkpoint
+    write = fitting.write_checkpoint
 
     def killed(*arguments: object) -> None:
         write(*arguments)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cells, "write_checkpoint", killed)
+    monkeypatch.setattr(fitting, "write_checkpoint", killed)
     out = tmp_path / "new" / "folder" / "out"
     with pytest.raises(KeyboardInterrupt):
         distil(tiny_bert, text, out, student_layers=(0, 2), **QUICK)
     assert not out.exists()
-    monkeypatch.setattr(cells, "write_checkpoint", write)
+    monkeypatch.setattr(fitting, "write_checkpoint", write)
     torch.rand(3)  # what others draw decides nothing
     began = []
     monkeypatch.setattr(
