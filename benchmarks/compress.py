@@ -143,7 +143,6 @@ class Compress(Benchmark[Unpruned]):
     def prepare(self, key: Row) -> Unpruned:
         """Fine-tune the teacher."""
         unpruned = unpruned_of(self.asked, self.scratch)
-        self.asked.out = self.asked.out.absolute()
         os.chdir(unpruned.folder)
         return unpruned
 
@@ -264,7 +263,7 @@ def judged(models: Sequence[tuple[str, Rival]], unseen: Labelled, metric: Metric
 def served(folder: Path, seconds: float) -> Rival:
     """Load the unpruned model of a folder."""
     fast = Classifier(folder, threads=0)
-    size = (folder / "model.onnx").stat().st_size / 1e6
+    size = sum(file.stat().st_size for file in folder.glob("*.onnx")) / 1e6
     return Rival(
         lambda texts: answers_to(fast, texts).argmax(-1), size, seconds, Classifier(folder)
     )

@@ -163,12 +163,13 @@ def of_expectation(pool: Pool, rows: int, draws: int) -> list[Row]:
                 metric.append(result.metric - result.heldout_metric)
                 expected.append(one.expected - result.heldout_metric)
     errors = {
-        "too_high": fmean(metric),
-        "expected_too_high": fmean(expected),
-        "error": fmean(map(abs, metric)),
-        "expected_error": fmean(map(abs, expected)),
+        "too_high": metric,
+        "expected_too_high": expected,
+        "error": [abs(value) for value in metric],
+        "expected_error": [abs(value) for value in expected],
     }
-    rounded = {name: round(value, 5) for name, value in errors.items()}
+    # No draw may have a model within 1%.
+    rounded = {name: round(fmean(own), 5) if own else None for name, own in errors.items()}
     return [{"rule": EXPECTED, "promise": 0.01, "named": len(metric), **rounded}]
 
 

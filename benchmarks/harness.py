@@ -67,6 +67,7 @@ def parsed(
     for name in ("out", "cache"):
         if folder := getattr(options, name, None):
             folder.mkdir(parents=True, exist_ok=True)
+            setattr(options, name, folder.absolute())  # a benchmark may change the folder
     return options
 
 
