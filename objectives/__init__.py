@@ -1,1 +1,1 @@
-"""One trial: task, student, masks, cost, stages, the cut model. Imports no optuna."""
+"""A trial: task, student, masks, cost, stages, the cut model. Imports no optuna."""

@@ -122,3 +122,43 @@ def test_the_examples_import_from_the_face_alone() -> None:
     assert {page for page, _, _ in imports} >= {"README.md", "tutorial.md", "notebooks.md"}
     assert [line for line in imports if line[1] != "maskfront"] == []
     assert {name for _, _, name in imports} <= set(maskfront.__all__)
+
+
+TREES = {
+    path.relative_to(ROOT): ast.parse(path.read_text())
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+
+def test_no_public_name_is_defined_twice() -> None:
+    homes: dict[str, list[Path]] = {}
+    for path, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_variables_have_nouns_for_names() -> None:
+    pronouns = {"own", "one", "said", "told", "there", "found", "known", "kept", "whole"}
+    named = [
+        (str(path), node.lineno, node.id)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in pronouns
+    ]
+    assert named == []
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    beginnings = ("Of ", "Those", "The same", "What ", "As ", "One ")
+    documented = ast.Module, ast.ClassDef, ast.FunctionDef
+    poor = [
+        (str(path), text.splitlines()[0])
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and (text := ast.get_docstring(node) or "")
+        if text.startswith(beginnings)
+    ]
+    assert poor == []

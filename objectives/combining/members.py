@@ -54,11 +54,11 @@ class GateRows:
     def surely(self, role: str, said: Labels, kept: float = 0.0) -> float:
         """How far the metric of these classes is above `kept` times the unpruned model's, at least,
         with 95% confidence by a paired bootstrap over the rows."""
-        own, original = (
+        achieved, original = (
             resampled_metrics(self.metric, self.labels[role], answers, self.classes)
             for answers in (said, self.original[role])
         )
-        return float(np.quantile(own - kept * original, 1 - CONFIDENCE))
+        return float(np.quantile(achieved - kept * original, 1 - CONFIDENCE))
 
     def agreement(self, role: str, said: Labels) -> float:
         """The share of the rows on which they are the unpruned model's."""

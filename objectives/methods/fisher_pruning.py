@@ -43,8 +43,8 @@ class FisherPruning(OneShot):
         shape, blocks = problem.shape, fisher_blocks_of_student(problem, self.spaces)
         masks = {
             space: [
-                rearranged(torch.tensor(kept), block).tolist()
-                for kept, block in zip(rows, blocks[space], strict=True)
+                rearranged(torch.tensor(remaining), block).tolist()
+                for remaining, block in zip(rows, blocks[space], strict=True)
             ]
             for space, rows in chosen.masks(shape, self.spaces).items()
         }
@@ -57,7 +57,7 @@ class FisherPruning(OneShot):
         return reconstructed(problem, architecture)
 
 
-def rearranged(kept: Tensor, fisher: Tensor) -> Tensor:
+def rearranged(remaining: Tensor, fisher: Tensor) -> Tensor:
     """Swap kept and closed units of a layer, one pair at a time, while that lowers c'F c."""
     # One number for each unit cannot say that two units do the same work, so that either may go but
     # not both. The block of a layer can: closing a set of its units raises the loss by about c'F c
@@ -66,19 +66,19 @@ def rearranged(kept: Tensor, fisher: Tensor) -> Tensor:
     # `kept` (units,) bool; `fisher` (units, units). Each closed unit in turn changes places with
     # the kept one that gains most, if any gains; the turns go round until none does. Ends, because
     # every swap lowers c'F c and there are finitely many sets.
-    kept, fisher = kept.clone(), fisher.double()
+    remaining, fisher = remaining.clone(), fisher.double()
     diagonal = fisher.diagonal()
-    pull = fisher @ (~kept).double()  # F c, kept up to date
+    pull = fisher @ (~remaining).double()  # F c, kept up to date
     least = -1e-12 * float(diagonal.sum())
     swapped = True
     while swapped:
         swapped = False
-        for opening in (~kept).nonzero().flatten().tolist():
+        for opening in (~remaining).nonzero().flatten().tolist():
             change = (diagonal + diagonal[opening]) + 2 * (pull - pull[opening] - fisher[opening])
-            change = change.masked_fill(~kept, torch.inf)
+            change = change.masked_fill(~remaining, torch.inf)
             closing = int(change.argmin())
             if change[closing] < least:
-                kept[opening], kept[closing] = True, False
+                remaining[opening], remaining[closing] = True, False
                 pull += fisher[closing] - fisher[opening]
                 swapped = True
-    return kept
+    return remaining

@@ -278,7 +278,7 @@ class _At:
     batch: Batch
     wanted: Tensor
     """(1, B, S, D): what the float model gives up to here."""
-    own: Tensor
+    reached: Tensor
     """(1, B, S, D): output of the quantised model up to here."""
 
 
@@ -344,7 +344,7 @@ class _Reconstruction:
         """The batch behind a module that is done."""
         seen = at.batch.attention_mask
         wanted, _ = self.whole.through(module.layers, at.wanted, seen)
-        quantised, _ = self.population.through(module.layers, at.own, seen)
+        quantised, _ = self.population.through(module.layers, at.reached, seen)
         return _At(at.batch, wanted[-1], quantised[-1])
 
     def _learn(self, module: _Module, at: _At, step: int) -> _At:
@@ -353,7 +353,7 @@ class _Reconstruction:
         with torch.no_grad():
             wanted, float_logits = self.whole.through(module.layers, at.wanted, seen)
         quantised, answered = self.population.through(
-            module.layers, at.own.lerp(at.wanted, share), seen
+            module.layers, at.reached.lerp(at.wanted, share), seen
         )
         loss = hidden_loss(Trace(quantised), Trace(wanted), seen, {}).sum()
         if answered is not None and float_logits is not None:

@@ -330,8 +330,8 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     else:
         labels = {name for part in parts for values in part.values for name in values}
         numbers: dict[str, Any] = {name: number_of(name) for name in labels}
-        whole = all(isinstance(number, int) for number in numbers.values())
-        names = sorted(labels, key=lambda name: numbers[name] if whole else name)
+        integers = all(isinstance(number, int) for number in numbers.values())
+        names = sorted(labels, key=lambda name: numbers[name] if integers else name)
     if len(names) < 2:
         raise UserError(
             f"task '{task.name}': column '{task.label}' has {len(names)} labels ({a_few(names)}); "

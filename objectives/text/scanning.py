@@ -144,7 +144,9 @@ def _one_value_a_row(
         return column
     values = [value and json.loads(value) if in_json else value for value in column.to_pylist()]
     if several:
-        values = [json.dumps(own, default=str) if isinstance(own, list) else own for own in values]
+        values = [
+            json.dumps(value, default=str) if isinstance(value, list) else value for value in values
+        ]
     for row, value in enumerate(values):
         what, remedy = _REMEDIES.get(type(value), ("", ""))
         if what:

@@ -103,7 +103,7 @@ def hidden_loss(
     for layer in range(0 if fit else 1, len(student.hidden)):
         wanted = teacher.hidden[teaching_layer(layer, *layers)]
         errors_KBS = _squared_errors(student.hidden[layer], wanted, fit)
-        if layer < len(student.kept) and (kept_KB := student.kept[layer]) is not None:
+        if layer < len(student.masks) and (kept_KB := student.masks[layer]) is not None:
             errors_KBS = errors_KBS * kept_KB.detach()[..., None]
         total = total + (errors_KBS * weight_BS).sum((-1, -2))
     return total

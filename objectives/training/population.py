@@ -40,7 +40,7 @@ class Trace:
     scores: list[Tensor | None] = field(default_factory=list)
     """(K, B, H, S, S) of each layer: attention scores before padding is masked and before the
     softmax. None in a layer without heads."""
-    kept: list[Tensor | None] = field(default_factory=list)
+    masks: list[Tensor | None] = field(default_factory=list)
     """(K, B) or (K, 1) of each layer, the mask of it; None where all students have it."""
     with_scores: bool = True
 
@@ -203,7 +203,7 @@ class Population:
         elif not all(present):
             mask_KB = on_device(torch.tensor(present)[:, None], str(hidden_KTD.device))
         if trace is not None and letter == "s":
-            trace.kept.append(mask_KB)
+            trace.masks.append(mask_KB)
         if not self.padded[layer].layers:
             if trace is not None and trace.with_scores and letter == "s":
                 trace.scores.append(None)

@@ -48,8 +48,8 @@ def kept_logits(
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:
     """See to it that `teacher_trace` need not run the teacher, on a CPU, if its states fit."""
     teacher = _teacher_of(problem, dtype)
-    if problem.device == "cpu" and teacher.kept is None:
-        teacher.kept = _read_or_written(problem, dtype, progress)
+    if problem.device == "cpu" and teacher.stored is None:
+        teacher.stored = _read_or_written(problem, dtype, progress)
 
 
 def _read_or_written(
@@ -89,8 +89,8 @@ def teacher_trace(
     maybe kept."""
     # States on padding mean nothing.
     teacher = _teacher_of(problem, dtype)
-    if teacher.kept is not None and not with_scores:
-        return teacher.kept.trace(batch)
+    if teacher.stored is not None and not with_scores:
+        return teacher.stored.trace(batch)
     return teacher.run(batch, with_scores=with_scores)
 
 
@@ -105,7 +105,7 @@ class RunTeacher:
     model: BertForSequenceClassification
     dtype: torch.dtype
     """Type of its matmuls."""
-    kept: "_KeptStates | None" = None
+    stored: "_KeptStates | None" = None
     """Its states of train, once they are on disk."""
 
     @cached_property

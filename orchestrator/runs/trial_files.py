@@ -66,7 +66,7 @@ _HEAT_MAP = "architecture.png"
 class ScoredOutcome(NamedTuple):
     """Outcome of a trial on one task, scored."""
 
-    found: SearchResult
+    search: SearchResult
     result: TrialResult
     answers: Mapping[str, Logits]
     """Logits of the model on "select" and "heldout"."""
@@ -86,7 +86,7 @@ def write_trial(folder: Path, tasks: Mapping[str, ScoredOutcome]) -> None:
 def _write(folder: Path, task: ScoredOutcome) -> None:
     from objectives.students.bert.exporting import save_model, save_tokenizer  # torch
 
-    search = task.found
+    search = task.search
     folder.mkdir(parents=True)
     (folder / _ARCHITECTURE).write_text(search.architecture.to_json())
     (folder / _RESULT).write_text(task.result.to_json())

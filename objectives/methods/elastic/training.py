@@ -94,7 +94,7 @@ def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
 def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:
     return trace and Trace(
         hidden=[hidden_KBSD[:, turn::turns] for hidden_KBSD in trace.hidden],
-        kept=[kept_KB if kept_KB is None else kept_KB[:, turn::turns] for kept_KB in trace.kept],
+        masks=[kept_KB if kept_KB is None else kept_KB[:, turn::turns] for kept_KB in trace.masks],
     )
 
 

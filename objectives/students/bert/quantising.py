@@ -141,7 +141,7 @@ def emptied(
 
     fields = config.to_dict()
     sizes = fields.pop("per_layer_config", None) or {}
-    layers = {n: changed(sizes.get(str(n), {}), own) for n, own in enumerate(of_layers)}
+    layers = {n: changed(sizes.get(str(n), {}), entry) for n, entry in enumerate(of_layers)}
     new = PrunedBertConfig.from_dict({**changed(fields, changes), "per_layer_config": layers})
     with no_init_weights():
         model = PrunedBertForSequenceClassification(new)

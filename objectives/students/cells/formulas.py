@@ -76,8 +76,8 @@ def parts_of(text: str) -> dict[str, Part]:
 
     def part(node: ast.AST) -> str:
         call = isinstance(node, ast.Call) and not node.keywords
-        args, own = (node.args, node.func) if call else ([], node)  # type: ignore[attr-defined]
-        name = own.id if isinstance(own, ast.Name) else ""
+        args, function = (node.args, node.func) if call else ([], node)  # type: ignore[attr-defined]
+        name = function.id if isinstance(function, ast.Name) else ""
         if len(args) != OPERANDS.get(name, 0 if name in INPUTS else None):
             raise ValueError(
                 f"'{ast.unparse(node)[:80]}' is neither an input ({', '.join(INPUTS)}) nor one of "
@@ -93,13 +93,13 @@ def parts_of(text: str) -> dict[str, Part]:
         return text
 
     try:
-        whole = part(ast.parse(text, mode="eval").body)
+        root = part(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError("it cannot be read") from error
-    if parts[whole].shape != "nd":
-        raise ValueError(f"it gives {parts[whole].shape}, and must give nd")
-    if whole != text:
-        raise ValueError(f"write it as '{whole}'")
+    if parts[root].shape != "nd":
+        raise ValueError(f"it gives {parts[root].shape}, and must give nd")
+    if root != text:
+        raise ValueError(f"write it as '{root}'")
     return parts
 
 
@@ -121,7 +121,7 @@ class Formula(nn.Module):
         values: dict[str, Tensor] = {}
         for name, (function, operands, _) in self.parts.items():
             if operands:
-                given = [values[own] for own in operands]
+                given = [values[operand] for operand in operands]
                 along_tokens = self.parts[operands[0]].shape[1] == "n"
                 values[name] = _value(function, given, beyond_B11S if along_tokens else None)
             else:
