@@ -420,7 +420,7 @@ def test_a_space_is_read_from_the_definition(make_many: Callable[..., RunRecord]
 
 def test_reports_open_without_torch() -> None:
     code = (
-        "import sys, reports.page.page, reports.page.picture, reports.dashboard\n"
+        "import sys, reports.page.page, reports.page.picture, reports.page.following\n"
         "import reports.exporting.export\n"
         "sys.exit(bool({'torch', 'transformers', 'kaleido'} & sys.modules.keys()))"
     )
