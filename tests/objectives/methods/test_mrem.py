@@ -175,9 +175,9 @@ def test_a_module_for_each_layer_without_forcing_learns_layer_by_layer(problem: 
                 for module in work.modules[: number + 1]:
                     at = work._through(module, at)
                 seen = batch.attention_mask
-                torch.testing.assert_close(at.own[0][seen], own[place][seen], atol=2e-2, rtol=0)
+                torch.testing.assert_close(at.reached[0][seen], own[place][seen], atol=2e-2, rtol=0)
                 error = (own[place] - wanted[place])[seen].square().mean()
-                found = (at.own[0] - wanted[place])[seen].square().mean()
+                found = (at.reached[0] - wanted[place])[seen].square().mean()
                 torch.testing.assert_close(found, error, rtol=2e-2, atol=0)
 
 

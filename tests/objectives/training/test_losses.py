@@ -222,7 +222,7 @@ def test_what_enters_a_dropped_layer_is_compared_with_nothing() -> None:
     hidden = torch.ones(2, 1, 2, 2)
     teacher = Trace([n * hidden[:1] for n in range(4)])
     kept = [None, torch.tensor([[0.0], [1.0]]), None]
-    student = Trace([0 * hidden, 3 * hidden, 3 * hidden, 6 * hidden], kept=kept)
+    student = Trace([0 * hidden, 3 * hidden, 3 * hidden, 6 * hidden], masks=kept)
     loss = hidden_loss(student, teacher, torch.ones(1, 2, dtype=torch.bool), {})
     torch.testing.assert_close(loss, torch.tensor([1.0 + 9.0, 4.0 + 1.0 + 9.0]))
 
