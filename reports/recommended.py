@@ -11,6 +11,8 @@ from orchestrator.runs.records import FinishedTrial
 from orchestrator.runs.results import Measured
 from reports.pareto import ParetoView
 
+_EXPECTED = 0.01  # the loss within which the chosen model's metric is corrected for the choice
+
 
 def cheapest_within(
     lost: Sequence[float], most_lost: Callable[[int], float | None], margin: float
@@ -45,9 +47,6 @@ def optimism(
             place = front[chosen[0]]
             gains.append(sample_M[place] - metrics_M[place])
     return float(np.sqrt(2) * np.mean(gains)) if gains else 0.0
-
-
-_EXPECTED = 0.01  # the loss within which the chosen model's metric is corrected for the choice
 
 
 @dataclass(frozen=True, kw_only=True)
