@@ -37,6 +37,7 @@ from objectives.pruning.descending_alpha import (
     AlphaSgd,
     AlphaSign,
     DescendingAlpha,
+    Gradients,
 )
 from objectives.pruning.importance import importance_of_student
 from objectives.pruning.staged_method import StagedMethod, check_searches
@@ -306,23 +307,32 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
         """Step against the gradients of the task loss and of the FLOPs loss."""
-        measured, task = {}, {}
+        measured: dict[str, Tensor] = {}
+        task: Gradients
         if self.from_train:
-            for space, alpha in self.alpha.items():
-                assert alpha.grad is not None, "the weights' backward pass reaches alpha"
-                task[space], alpha.grad = alpha.grad, None
+            task = {s: alpha.grad for s, alpha in self.alpha.items() if alpha.grad is not None}
+            assert len(task) == len(self.alpha), "the weights' backward pass reaches alpha"
+            for alpha in self.alpha.values():
+                alpha.grad = None
         else:
-            batch, several = next(self.batches), self.problem.train.several
-            logits = training.population.logits(batch, masks)
-            if self.method.alpha_loss == "labels":
-                loss = task_loss(logits, batch.labels)
-            else:
-                wanted = self.problem.alpha_logits[batch.rows]
-                loss = prediction_loss(logits, wanted, several=several)
-            task, measured["alpha_loss"] = self.gradients(loss), loss.detach()
+            loss, slopes = training.mask_gradients(next(self.batches), masks, self._task_loss)
+            task, measured["alpha_loss"] = self._chained(masks, slopes), loss
         flops, ratios = self._flops_gradients(progress)
         self.optimizer.step(task, flops)
         return {**measured, **ratios}
+
+    def _task_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        if self.method.alpha_loss == "labels":
+            return task_loss(logits, batch.labels)
+        wanted = self.problem.alpha_logits[batch.rows]
+        return prediction_loss(logits, wanted, several=self.problem.train.several)
+
+    def _chained(self, masks: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Gradients:
+        """Gradients by alpha of what has these `slopes` by the masks."""
+        of_masks = [slopes[space] for space in masks]
+        leaves = list(self.alpha.values())
+        gradients = torch.autograd.grad([*masks.values()], leaves, of_masks, materialize_grads=True)
+        return dict(zip(self.alpha, gradients, strict=True))
 
     def architecture(self, place: int) -> BertArchitecture:
         """The units of highest alpha inside the budget."""

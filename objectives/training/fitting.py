@@ -60,7 +60,7 @@ def train_cells(
     # `checkpoint` it goes on from there, and leaves one after each pass over the train rows, or
     # after each `every` steps, until a loss is not finite.
     steps = steps_of(problem, epochs, batch_size)
-    optimizer = PopulationOptimizer(weights, torch.tensor([learning_rate]), steps, "linear")
+    optimizer = PopulationOptimizer(weights, [learning_rate], steps, "linear")
     losses: list[Tensor] = []
     if checkpoint and (resumed := read_checkpoint(checkpoint, optimizer.state(), progress.note)):
         tensors, _ = resumed

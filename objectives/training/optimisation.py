@@ -6,7 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import get_constant_schedule_with_warmup, get_linear_schedule_with_warmup
+from transformers import get_linear_schedule_with_warmup
+
+from objectives.device import on_device
+from objectives.training.recorded import is_recording
 
 Schedule = Literal["linear", "constant"]
 """After 10% of warm-up the rate falls linearly to 0, or stays."""
@@ -17,7 +20,9 @@ _AVERAGES = ("exp_avg", "exp_avg_sq")
 """Averages of the gradients and of their squares, as AdamW calls them."""
 
 
-def weight_optimizer(weights: Mapping[str, Tensor], learning_rate: float) -> torch.optim.AdamW:
+def weight_optimizer(
+    weights: Mapping[str, Tensor], learning_rate: float | Tensor
+) -> torch.optim.AdamW:
     """AdamW over the named weights; no decay on biases and layer norms (Devlin et al. 2019)."""
     groups: list[list[Tensor]] = [[], []]
     for name, weight in weights.items():
@@ -47,22 +52,19 @@ class PopulationOptimizer:
     """AdamW on weights with a trial axis, at a learning rate for each student."""
 
     def __init__(
-        self, weights: Mapping[str, Tensor], rates: Tensor, steps: int, schedule: Schedule
+        self, weights: Mapping[str, Tensor], rates: Sequence[float], steps: int, schedule: Schedule
     ):
-        """`weights` are (K, ...), `rates` the peaks, (K,), >= 0; `steps` the length of it all."""
-        peak = float(rates.max())
-        self._weights = weights
-        self._share = None if peak == 0 or bool((rates == peak).all()) else rates / peak
-        self._optimizer = weight_optimizer(weights, peak)
-        self._steps, self._kind = steps, schedule
-        self._schedule = self._schedule_after(0)
-
-    def _schedule_after(self, done: int) -> LRScheduler:
-        if self._kind == "linear":
-            return linear_schedule(self._optimizer, self._steps, done)
-        warmup = int(_WARMUP * self._steps)
-        schedule: LRScheduler = get_constant_schedule_with_warmup(self._optimizer, warmup, done - 1)
-        return schedule
+        """`weights` are (K, ...), `rates` the peaks, one for each student or for all, >= 0; `steps`
+        the length of it all."""
+        device = str(next(iter(weights.values())).device)
+        self._weights, self._peak = weights, max(rates)
+        self._share: Tensor | None = None
+        if len({*rates}) > 1:
+            self._share = on_device(torch.tensor(rates) / self._peak, device)
+        # A number on the device, for a recorded step to read.
+        self._rate = torch.zeros((), device=device)
+        self._optimizer = weight_optimizer(weights, self._rate)
+        self._steps, self._kind, self._done = steps, schedule, 0
 
     def state(self) -> dict[str, Tensor]:
         """The weights, and of each that has had a gradient AdamW's two averages and its steps."""
@@ -86,19 +88,40 @@ class PopulationOptimizer:
                         for part in _AVERAGES
                     },
                 }
-        self._schedule = self._schedule_after(done)
+        self._done = done
 
-    @torch.no_grad()
     def step(self) -> None:
         """Move the weights against their gradients, and drop these."""
+        self.set_rate()
+        self.move()
+
+    def set_rate(self) -> None:
+        """Set the rate of the next step: all of it that the host decides."""
+        warmup = int(_WARMUP * self._steps)
+        share = 1.0
+        if self._done < warmup:
+            share = self._done / warmup
+        elif self._kind == "linear":
+            share = max(0.0, (self._steps - self._done) / max(1, self._steps - warmup))
+        self._rate.fill_(self._peak * share)
+        self._done += 1
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Make the step at this rate, which is work for the device alone."""
         weights = list(self._weights.values())
         before: Sequence[Tensor] = ()
         if self._share is not None:
             before = torch._foreach_mul(weights, 1.0)  # copies, by a few kernels on a GPU
+        # torch refuses to record a step without this, and warns of a plain one with it.
+        for group in self._optimizer.param_groups:
+            group["capturable"] = is_recording()
         self._optimizer.step()
-        self._schedule.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self.drop_gradients()
         if self._share is not None:
             # A step of AdamW is linear in the rate: a slower student makes a part of it.
             for weight, old in zip(weights, before, strict=True):
                 torch.lerp(old, weight, per_student(self._share, weight), out=weight)
+
+    def drop_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)

@@ -5,7 +5,7 @@ embeddings are frozen and stored once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -201,7 +201,7 @@ class Population:
         if "layers" in masks:
             mask_KB = masks["layers"].squeeze(-1)
         elif not all(present):
-            mask_KB = on_device(torch.tensor(present)[:, None], str(hidden_KTD.device))
+            mask_KB = _present(tuple(present), str(hidden_KTD.device))
         if trace is not None and letter == "s":
             trace.masks.append(mask_KB)
         if not self.padded[layer].layers:
@@ -368,6 +368,12 @@ class Population:
             return functional.layer_norm(inputs_KTD, shape, scale_KD[0], shift_KD[0], eps)
         normed_KTD = functional.layer_norm(inputs_KTD, shape, eps=eps)
         return torch.addcmul(shift_KD[:, None], normed_KTD, scale_KD[:, None])
+
+
+@lru_cache(maxsize=256)
+def _present(layers: tuple[int, ...], device: str) -> Tensor:
+    """Which students have a layer, (K, 1); kept, as a recorded step cannot fetch from the host."""
+    return on_device(torch.tensor(layers)[:, None], device)
 
 
 def in_order(letters: str) -> tuple[tuple[str, int], ...]:

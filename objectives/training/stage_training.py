@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from itertools import islice
 
 import torch
@@ -18,6 +20,7 @@ from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss, hint_loss, intermediate_loss, prediction_loss
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.population import Population, Trace
+from objectives.training.recorded import Recorded, Tensors
 from objectives.training.stages import WITH_SCORES, Stage
 from objectives.training.teacher_states import teacher_trace
 
@@ -56,11 +59,10 @@ class StageTraining:
             self.temperature = on_device(torch.tensor(softer), problem.device)
         self.fit = _new_fit(problem, size, seed) if loss != "prediction" else {}
         self.optimizer = PopulationOptimizer(
-            {**population.weights, **self.fit},
-            torch.tensor(rates, device=problem.device),
-            self.steps,
-            stage.schedule,
+            {**population.weights, **self.fit}, rates, self.steps, stage.schedule
         )
+        self._of_masks: Recorded | None = None
+        self._recorded = Recorded(self._made, problem.device, self.optimizer.drop_gradients)
 
     def batches(self, number: int, progress: Progress, done: int = 0) -> Iterator[Batch]:
         """The batches of the stage of this number that are not done, in an order of its own."""
@@ -72,10 +74,39 @@ class StageTraining:
 
     def step(self, batch: Batch, masks: Masks) -> Tensor:
         """Make one step of the weights; return the loss of each student before it, (K,)."""
+        self.optimizer.set_rate()
+        # The gradient of masks that want one goes on beyond this step.
+        wanted = any(mask.requires_grad for mask in masks.values())
+        return (self._made if wanted else self._recorded)({**vars(batch), **masks})["loss"]
+
+    def _made(self, inputs: Tensors) -> Tensors:
+        """Make the step of a batch, and of masks by space, at the rates that are set."""
+        batch, masks = batch_and_masks(inputs)
         loss = self.loss(self.population, batch, masks)
         loss.sum().backward()
-        self.optimizer.step()
-        return loss.detach()
+        self.optimizer.move()
+        return {"loss": loss.detach()}
+
+    def mask_gradients(
+        self, batch: Batch, masks: Masks, loss: Callable[[Tensor, Batch], Tensor]
+    ) -> tuple[Tensor, Tensors]:
+        """A loss (K,) of logits on a batch under masks, and its gradients by these; each time the
+        same loss."""
+        if self._of_masks is None:
+            made = partial(self._mask_gradients, loss)
+            self._of_masks = Recorded(made, self.problem.device)
+        given = {space: mask.detach() for space, mask in masks.items()}
+        results = dict(self._of_masks({**vars(batch), **given}))
+        return results.pop("loss"), results
+
+    def _mask_gradients(
+        self, loss: Callable[[Tensor, Batch], Tensor], inputs: Tensors
+    ) -> dict[str, Tensor]:
+        batch, given = batch_and_masks(inputs)
+        masks = {space: mask.detach().requires_grad_() for space, mask in given.items()}
+        losses = loss(self.population.logits(batch, masks), batch)
+        slopes = torch.autograd.grad(losses.sum(), [*masks.values()], materialize_grads=True)
+        return {"loss": losses.detach(), **dict(zip(masks, slopes, strict=True))}
 
     def state(self, slot: int) -> dict[str, Tensor]:
         return self.population.slot(self.slots.index(slot))
@@ -126,6 +157,12 @@ class StageTraining:
             else:
                 inside = hidden_loss(student, teacher, attended, fit)
         return inside if loss == "intermediate" else said() + self.stage.hidden_weight * inside
+
+
+def batch_and_masks(inputs: Tensors) -> tuple[Batch, dict[str, Tensor]]:
+    """What was joined as `{**vars(batch), **masks}`."""
+    of_batch = {field.name: inputs[field.name] for field in fields(Batch)}
+    return Batch(**of_batch), {n: mask for n, mask in inputs.items() if n not in of_batch}
 
 
 class BestWeights:

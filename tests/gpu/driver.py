@@ -5,9 +5,9 @@
 
 The second takes the real one, where torch was built for CUDA. CHECKPOINT is the tiny BERT of the
 tests, MASKED_LM their tiny model of masked words. Writes FOLDER/found.json, what `Found` has of
-each of `METHODS`; FOLDER/sees.json, when it is noticed that the host waits; FOLDER/run, a whole
-study; FOLDER/products.json, its matrix products by type; and FOLDER/numbers, a study of a task of
-numbers.
+each of `METHODS`; FOLDER/sees.json, when it is noticed that the host waits; FOLDER/recorded.json,
+recorded steps beside plain ones; FOLDER/run, a whole study; FOLDER/products.json, its matrix
+products by type; and FOLDER/numbers, a study of a task of numbers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from optuna.distributions import FloatDistribution
@@ -67,7 +68,7 @@ from tests.conftest import TINY, graded_rows, planted_rows
 from tests.gpu.cuda import Cuda
 from tests.gpu.stand_in import StandIn, Wait
 from tests.launching import run_study
-from tests.objectives.conformance import RecordingProgress, run
+from tests.objectives.conformance import RecordingProgress, run, training_of
 from tests.objectives.methods.test_polish import write_trials
 
 SEARCH = Stage(name="search", epochs=0.375, learning_rate=1e-3, loss="prediction", searches=True)
@@ -356,6 +357,19 @@ def launch_with_numbers(checkpoint: str, masked_lm: str, folder: Path) -> None:
         run_study(study, out=folder / "numbers", device="cuda", console=Console(quiet=True))
 
 
+def recorded_beside_plain(problem: Problem) -> dict[str, float]:
+    """Two trainings alike, one with recording off: how far their losses part at most, and how many
+    recordings were made."""
+    losses, recordings = [], 0
+    for is_built in (torch.backends.cuda.is_built(), False):
+        with patch("torch.backends.cuda.is_built", return_value=is_built):
+            training = training_of(problem, "prediction+hidden", students=2)
+        batches = training.batches(0, RecordingProgress())
+        losses.append(torch.stack([training.step(batch, {}) for batch in batches]).cpu())
+        recordings += len([*filter(None, training._recorded._recordings.values())])
+    return {"apart": (losses[0] - losses[1]).abs().max().item(), "recordings": recordings}
+
+
 def main() -> None:
     """Examine the methods that are named; or every method, and launch two studies."""
     quiet_libraries()
@@ -387,6 +401,7 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
     (folder / "found.json").write_text(json.dumps(found))
     with gpu.plugged_in():
         (folder / "sees.json").write_text(json.dumps(what_it_sees(gpu)))
+        (folder / "recorded.json").write_text(json.dumps(recorded_beside_plain(on_gpu(bench))))
     if not named:
         launch_in_bfloat16(checkpoint, folder)
         launch_with_numbers(checkpoint, masked_lm, folder)

@@ -119,6 +119,14 @@ def test_a_slot_of_a_population_is_the_same_trial_alone(
 
 
 @pytest.mark.slow
+def test_recorded_steps_are_the_plain_ones(folder: Path) -> None:
+    """The stand-in records nothing: there both are plain."""
+    recorded = json.loads((folder / "recorded.json").read_text())
+    assert recorded["recordings"] > 1 if REAL else not recorded["recordings"]
+    assert recorded["apart"] < ATOL
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_step_waits_for_the_device(found: dict[str, dict[str, Any]], name: str) -> None:
     assert not found[name]["waits"]
@@ -129,7 +137,8 @@ def test_no_step_waits_for_the_device(found: dict[str, dict[str, Any]], name: st
 def test_a_step_asks_as_little_of_the_device_for_twice_as_many_students(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
-    assert min(found[name]["operations"]) > 100
+    # A step that is replayed asks for little more than its inputs.
+    assert (max if REAL else min)(found[name]["operations"]) > 100
     assert found[name]["operations"] == found[name]["operations_of_twice"]
 
 

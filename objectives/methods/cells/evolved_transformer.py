@@ -16,7 +16,6 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor
 
 from objectives.errors import PositiveFloat, PositiveInt, PositiveShare, UserError, check_ranges
@@ -234,7 +233,7 @@ class EvolvedTransformer(Aimed):
         seed: int,
     ) -> "_Candidate":
         student, steps = net.extract(choices), sum(self._steps(problem))
-        weights, rate = trainable(student), torch.tensor([self.learning_rate])
+        weights, rate = trainable(student), [self.learning_rate]
         training = training_steps(
             problem,
             weights,

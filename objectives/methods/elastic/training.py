@@ -37,13 +37,15 @@ from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.students.bert.quantising import round_embeddings
 from objectives.text.data import Batch
 from objectives.training.population import EMBEDDINGS, Population, Trace
-from objectives.training.stage_training import StageTraining, steps_in
+from objectives.training.recorded import Recorded, Tensors
+from objectives.training.stage_training import StageTraining, batch_and_masks, steps_in
 from objectives.training.stages import Stage
 from objectives.training.teacher_states import keep_states
 
 INPUTS = 8
 """Bits of what enters weights of few."""
 _LOSSES, _DRAWS = "losses", "draws"
+_TAUGHT = "taught "  # before the space of a mask of who teaches
 _WEIGHTS, _CURVE, _CHECKPOINT = "model.safetensors", "curve.json", "checkpoint.safetensors"
 _POINTS = 200
 """Rows at most of the training's learning curve, which each trial keeps."""
@@ -135,6 +137,8 @@ class ElasticTraining:
             batch_size=sizes * batch_size,
             seed=seed,
         )
+        undo = self.training.optimizer.drop_gradients
+        self._recorded = Recorded(self._masked_step, problem.device, undo)
         self._draws = np.random.default_rng(seed)
         self.bits = bits
         self._rounded = {few: _rounded(student, order, few) for few in bits if few < FULL_BITS}
@@ -183,33 +187,37 @@ class ElasticTraining:
         return self._draws.choice(self.bits, self.sizes).tolist() if self.bits else []
 
     def step(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> None:
-        losses = self.gradients(batch, drawn, bits)
-        self.training.optimizer.step()
+        if bits or self.problem.device == "cpu":
+            losses = self.gradients(batch, drawn, bits)
+            self.training.optimizer.step()
+        else:
+            self.training.optimizer.set_rate()
+            losses = self._recorded(self.masked(batch, drawn[: len(batch.rows)]))["loss"]
         self.training.measured.append({"loss": losses.mean()[None]})
 
     def gradients(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> Tensor:
         """Set the gradient of the mean loss over these sizes, each in its bits, which share the
         rows out; the loss of each, (sizes,)."""
         drawn, bits = drawn[: len(batch.rows)], bits[: len(batch.rows)]
+        if not bits and self.problem.device != "cpu":
+            of_all = self.masked_losses(self.masked(batch, drawn), len(drawn))
+            of_all.mean().backward()
+            return of_all.detach()
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
-        if bits or self.problem.device == "cpu":
-            weights = self.population.weights
-            gradients = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-            each = zip(drawn, parts, bits or [FULL_BITS] * len(drawn), strict=True)
-            losses = [self._of_one(*arguments, len(drawn), gradients) for arguments in each]
-            for name, weight in weights.items():
-                weight.grad = gradients[name]
-            return torch.cat(losses)
-        of_all = self._of_all(batch, drawn, parts)
-        of_all.mean().backward()
-        return of_all.detach()
+        weights = self.population.weights
+        gradients = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        each = zip(drawn, parts, bits or [FULL_BITS] * len(drawn), strict=True)
+        losses = [self._of_one(*arguments, len(drawn), gradients) for arguments in each]
+        for name, weight in weights.items():
+            weight.grad = gradients[name]
+        return torch.cat(losses)
 
     def _of_one(
         self, model: Model, batch: Batch, bits: int, sizes: int, whole: Mapping[str, Tensor]
     ) -> Tensor:
         """Add the gradient of one of the sizes, sliced, to the `whole`; its loss, (1,)."""
         student = self.sized(model, bits)
-        trace, teacher, wanted = self._taught(batch, [model])
+        trace, teacher, wanted = self._taught(batch, self._teacher_masks(batch, [model]))
         logits = student.logits(batch, trace=trace)
         loss = self.training.compared(logits, trace, teacher, batch, wanted)
         (loss / sizes).backward()
@@ -227,38 +235,60 @@ class ElasticTraining:
         rounding, embeddings = self._rounded[bits]
         return replace(smaller(self.population, model, (rounding,)), embeddings=embeddings)
 
-    def _of_all(self, batch: Batch, drawn: Sequence[Model], parts: Sequence[Batch]) -> Tensor:
+    def masked(self, batch: Batch, drawn: Sequence[Model]) -> dict[str, Tensor]:
+        """The batch and the masks of sizes that take turns on its rows, as `masked_losses` wants
+        them."""
+        taught = self._teacher_masks(batch, drawn)
+        return {
+            **vars(batch),
+            **self._row_masks(drawn, batch),
+            **{_TAUGHT + space: mask for space, mask in taught.items()},
+        }
+
+    def masked_losses(self, inputs: Tensors, turns: int) -> Tensor:
         """The loss of each of the sizes, (sizes,), masked in one pass."""
-        student, teacher, wanted = self._taught(batch, drawn)
-        turns = len(drawn)
-        masks = self._row_masks(drawn, batch)
+        batch, given = batch_and_masks(inputs)
+        masks = {space: mask for space, mask in given.items() if not space.startswith(_TAUGHT)}
+        taught = {name.removeprefix(_TAUGHT): given[name] for name in given.keys() - masks.keys()}
+        student, teacher, wanted = self._taught(batch, taught)
         logits = self.population.logits(batch, trace=student, row_masks=masks)
         losses = [
             self.training.compared(
                 logits[:, turn::turns],
                 _rows_of_trace(student, turn, turns),
                 _rows_of_trace(teacher, turn, turns),
-                part,
+                rows_of(batch, turn, turns),
                 wanted[turn::turns],
             )
-            for turn, part in enumerate(parts)
+            for turn in range(turns)
         ]
         return torch.cat(losses)
+
+    def _masked_step(self, inputs: Tensors) -> Tensors:
+        losses = self.masked_losses(inputs, min(self.sizes, len(inputs["rows"])))
+        losses.mean().backward()
+        self.training.optimizer.move()
+        return {"loss": losses.detach()}
 
     def _row_masks(self, drawn: Sequence[Model], batch: Batch) -> dict[str, Tensor]:
         (widths,) = self.population.widths
         return row_masks(drawn, widths, len(batch.rows), self.problem.device)
 
+    def _teacher_masks(self, batch: Batch, drawn: Sequence[Model]) -> dict[str, Tensor]:
+        """Masks of the models of the student that teach these; none where the teacher does."""
+        if self.taught_by is None:
+            return {}
+        return self._row_masks([self.taught_by[model] for model in drawn], batch)
+
     def _taught(
-        self, batch: Batch, drawn: Sequence[Model]
+        self, batch: Batch, masks: Mapping[str, Tensor]
     ) -> tuple[Trace | None, Trace | None, Tensor]:
         """For models that take turns on the rows of a batch: a trace for them to fill, that of who
-        teaches them, and its logits, (B, C)."""
-        if self.whole is None or self.taught_by is None:
+        teaches them, the student under `masks` if it does, and its logits, (B, C)."""
+        if self.whole is None:
             return *self.training.traces(batch), self.problem.teacher_logits[batch.rows]
         traced = self.training.stage.loss != "prediction"
         student, teacher = (Trace(with_scores=False) if traced else None for _ in range(2))
-        masks = self._row_masks([self.taught_by[model] for model in drawn], batch)
         with torch.no_grad():
             (logits_BC,) = self.whole.logits(batch, trace=teacher, row_masks=masks)
         return student, teacher, logits_BC

@@ -38,7 +38,7 @@ def test_a_constant_rate_stays_after_the_warm_up_and_a_linear_one_does_not() -> 
     moved = {}
     for schedule in ("linear", "constant"):
         weight = torch.zeros(1, 1, requires_grad=True)
-        optimizer = PopulationOptimizer({"bias": weight}, torch.tensor([0.5]), 20, schedule)  # type: ignore[arg-type]
+        optimizer = PopulationOptimizer({"bias": weight}, [0.5], 20, schedule)  # type: ignore[arg-type]
         places = [0.0]
         for _ in range(20):
             weight.grad = torch.ones(1, 1)

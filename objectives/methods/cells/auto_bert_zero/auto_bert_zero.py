@@ -136,7 +136,7 @@ class AutoBertZero(CellChoice):
     ) -> Iterator[Tensor]:
         """The losses of its steps, which it makes meanwhile."""
         weights, graph = candidate.weights, candidate.model.graph
-        rates = torch.tensor([self.learning_rate])
+        rates = [self.learning_rate]
 
         def loss(batch: Batch, _: int) -> Tensor:
             answer, fits = candidate(batch.inputs), candidate.fits()

@@ -190,18 +190,18 @@ def test_who_learns_a_depth_is_taught_by_the_student_before_it_at_its_width(
         taught_by=taught_by,
     )
     before = smaller(training.population, narrow).logits(batch).detach()
-    own, teacher, wanted = training._taught(batch, [shallow])
+    taught = training._teacher_masks(batch, [shallow])
+    own, teacher, wanted = training._taught(batch, taught)
     torch.testing.assert_close(wanted, before[0], atol=ATOL, rtol=0)
     assert own is not None
     assert teacher is not None
     losses = training.gradients(batch, [*taught_by])
     sliced_gradients = gradients(training)
-    parts = [rows_of(batch, turn, 3) for turn in range(3)]
-    training._of_all(batch, [*taught_by], parts).mean().backward()
+    training.masked_losses(training.masked(batch, [*taught_by]), 3).mean().backward()
     for name, gradient in gradients(training).items():
         torch.testing.assert_close(gradient, sliced_gradients[name], atol=ATOL, rtol=0)
     for turn, model in enumerate((narrow, wide), start=1):
-        said = smaller(training.population, model).logits(parts[turn])[0].softmax(-1)
+        said = smaller(training.population, model).logits(rows_of(batch, turn, 3))[0].softmax(-1)
         assert losses[turn].item() == pytest.approx(
             -(said * said.log()).sum(-1).mean().item(), abs=1e-4
         )
@@ -219,7 +219,7 @@ def test_the_gradient_of_a_step_is_the_mean_of_those_of_its_sizes_sliced_or_mask
         alone.append(gradients(training))
     losses = training.gradients(batch, models)
     together = gradients(training)
-    masked = training._of_all(batch, models, [rows_of(batch, turn, 3) for turn in range(3)])
+    masked = training.masked_losses(training.masked(batch, models), 3)
     masked.mean().backward()
     fused = gradients(training)
     torch.testing.assert_close(masked.detach(), losses, atol=ATOL, rtol=0)
