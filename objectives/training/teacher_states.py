@@ -1,9 +1,10 @@
-"""The teacher's logits and hidden states on the train rows, computed once for a run and kept on
-disk. Running the teacher costs more than a step of a student cut to a third. A GPU runs it once for
-a population; a CPU trains one student after another on the same rows, and looks states up."""
+"""The teacher's logits and hidden states on the train rows, computed once: running the teacher
+costs more than a step of a student cut to a third. A CPU keeps the states on disk for a run, a GPU
+in its memory for a launch."""
 
 import math
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.cache import atomic_write, cached_array, kernel_lock, read_array
-from objectives.measures.evaluate import EVALUATION_BATCH, predict, sequences_a_pass
+from objectives.measures.evaluate import predict, sequences_a_pass
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.session import Session
@@ -46,40 +47,52 @@ def kept_logits(
 
 
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:
-    """See to it that `teacher_trace` need not run the teacher, on a CPU, if its states fit."""
+    """See to it that `teacher_trace` need not run the teacher, if its states fit."""
     teacher = _teacher_of(problem, dtype)
-    if problem.device == "cpu" and teacher.stored is None:
-        teacher.stored = _read_or_written(problem, dtype, progress)
+    if teacher.stored is None:
+        teacher.stored = _stored(problem, dtype, progress)
 
 
-def _read_or_written(
-    problem: Problem, dtype: torch.dtype, progress: Progress
-) -> "_KeptStates | None":
+def _stored(problem: Problem, dtype: torch.dtype, progress: Progress) -> "_KeptStates | None":
     """The states of train, or None where they do not fit."""
-    order = problem.train.longest_first()
-    lengths = np.array([len(ids) for ids in problem.train.input_ids])
+    order, lengths, device = problem.train.longest_first(), problem.train.lengths, problem.device
     config = problem.teacher.config
     shape = (int(lengths.sum()), config.num_hidden_layers + 1, config.hidden_size)
     size = 2 * int(np.prod(shape))
     if size > _LIMIT:
         return None
-    key = {"train": problem.train.fingerprint, "how": str(dtype)}
+    # Another teacher, which is let go with its copy of the weights.
+    run = RunTeacher(problem.teacher, dtype)
+    if device == "cpu":
+        states = _read_or_written(run, problem, shape, progress)
+    elif size < torch.cuda.mem_get_info(device)[0] // 4:
+        states = torch.cat([*run.states_of(problem.train, device, progress)])
+    else:
+        states = None
+    if states is None:
+        return None
+    starts = np.empty_like(lengths)
+    starts[order] = np.cumsum(lengths[order]) - lengths[order]
+    first, last = (torch.from_numpy(at).to(device) for at in (starts, starts + lengths - 1))
+    return _KeptStates(states, first, last)
+
+
+def _read_or_written(
+    run: "RunTeacher", problem: Problem, shape: tuple[int, ...], progress: Progress
+) -> Tensor | None:
+    """A mapped file of the states, which all workers read; None where the disk is full."""
+    key = {"train": problem.train.fingerprint, "how": str(run.dtype)}
     file = problem.cache / f"teacher-states-{fingerprint_of(problem.teacher, key)}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
     with kernel_lock(file.with_suffix(".lock")):  # one worker writes, the others wait and read
         states = read_array(file, shape, np.float16, progress.note, mapped=True)
         if states is None:
-            if size > shutil.disk_usage(problem.cache).free // 2:
+            if 2 * int(np.prod(shape)) > shutil.disk_usage(problem.cache).free // 2:
                 return None
-            # Another, which is let go with its copy of the weights.
-            RunTeacher(problem.teacher, dtype).write(file, shape, problem.train, progress)
+            run.write(file, shape, problem.train, progress)
             states = read_array(file, shape, np.float16, progress.note, mapped=True)
             assert states is not None, f"{file} was written and is not there"
-    starts = np.empty_like(lengths)
-    starts[order] = np.cumsum(lengths[order]) - lengths[order]
-    return _KeptStates(
-        torch.from_numpy(states), torch.from_numpy(starts), torch.from_numpy(starts + lengths - 1)
-    )
+    return torch.from_numpy(states)
 
 
 def teacher_trace(
@@ -127,19 +140,23 @@ class RunTeacher:
             trace.hidden = [hidden.half().float() for hidden in trace.hidden]
         return trace
 
+    def states_of(self, train: Split, device: str, progress: Progress) -> Iterator[Tensor]:
+        """Run it on every row, longest first: for each batch (tokens, layers + 1, E) float16."""
+        size = sequences_a_pass(device)
+        progress.begin("keep the teacher's hidden states", math.ceil(len(train) / size))
+        for batch in train.in_order(size, device):
+            trace = self.run(batch, with_scores=False)
+            states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
+            yield states[batch.attention_mask].half()
+            progress.advance()
+
     def write(self, file: Path, shape: tuple[int, ...], train: Split, progress: Progress) -> None:
-        """Run it on every row, longest first; rows lie in the file in this order."""
-        steps = math.ceil(len(train) / EVALUATION_BATCH)
-        progress.begin("keep the teacher's hidden states", steps)
+        """Write the states of every row in this order."""
         header = {"descr": "<f2", "fortran_order": False, "shape": shape}
         with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
             np.lib.format.write_array_header_2_0(stream, header)
-            for batch in train.in_order(EVALUATION_BATCH, "cpu"):
-                trace = self.run(batch, with_scores=False)
-                states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
-                rows: NDArray[np.float16] = states[batch.attention_mask].half().numpy()
-                stream.write(rows.tobytes())
-                progress.advance()
+            for rows in self.states_of(train, "cpu", progress):
+                stream.write(rows.numpy().tobytes())
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +164,7 @@ class _KeptStates:
     """States of all tokens of the train rows."""
 
     states: Tensor
-    """(tokens, layers + 1, E) float16, a mapped file."""
+    """(tokens, layers + 1, E) float16: a mapped file, or on the GPU."""
     first: Tensor
     """(rows,) int64: where a row begins."""
     last: Tensor
@@ -155,7 +172,7 @@ class _KeptStates:
 
     def trace(self, batch: Batch) -> Trace:
         B, S = batch.input_ids.shape
-        places_BS = self.first[batch.rows][:, None] + torch.arange(S)
+        places_BS = self.first[batch.rows][:, None] + torch.arange(S, device=self.first.device)
         places_BS = torch.minimum(places_BS, self.last[batch.rows][:, None])
         states = self.states.index_select(0, places_BS.flatten()).float()
         return Trace(hidden=[h[None] for h in states.unflatten(0, (B, S)).unbind(2)])

@@ -155,6 +155,7 @@ class StandIn(Watched):
             "device_count": lambda: 1,
             "is_bf16_supported": lambda including_emulation=True: self.bfloat16,
             "empty_cache": lambda: None,
+            "mem_get_info": lambda device=None: (2**33, 2**33),
             "manual_seed_all": lambda seed: None,
             "get_rng_state": lambda device=None: torch.zeros(1),
             "set_rng_state": lambda state, device=None: None,
