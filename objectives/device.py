@@ -122,6 +122,7 @@ def out_of_memory(error: BaseException) -> bool:
         "CUDA driver error: out of memory",
         "CUBLAS_STATUS_ALLOC_FAILED",
         "CUBLAS_STATUS_NOT_INITIALIZED",  # what it says where its workspace finds no room
+        "calling `cusolverDnCreate(",  # likewise
         "CUDNN_STATUS_ALLOC_FAILED",
     )
     return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)

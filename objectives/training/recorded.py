@@ -26,23 +26,19 @@ class _Recording:
     results: Tensors
 
 
-class Recorded:
-    """A function of tensors; on a GPU it is recorded for each set of their shapes that comes
+class Recordings:
+    """Recordings of one function of tensors, on a GPU: one for each set of their shapes that comes
     twice."""
 
     # The first call of each set of shapes is plain: it loads kernels, and makes what lasts, such as
     # the averages of an optimiser. All calls are on one stream, as autograd runs on the stream that
-    # it first saw. The recordings share their memory, as one runs after the other.
+    # it first saw. The recordings share their memory, as one runs after the other. The function is
+    # given with each call: kept here, a method would keep its object, and all the memory of a
+    # training, until Python looks for cycles.
 
-    def __init__(
-        self,
-        function: Callable[[Tensors], Tensors],
-        device: str,
-        undo: Callable[[], None] = lambda: None,
-    ):
-        """The `function` may read nothing of the host but these tensors, nor wait for the device;
-        `undo` drops what a recording that found no memory left behind."""
-        self._function, self._undo = function, undo
+    def __init__(self, device: str, undo: Callable[[], None] = lambda: None):
+        """`undo` drops what a recording that found no memory left behind."""
+        self._undo = undo
         self._recordings: dict[_Shapes, _Recording | None] = {}
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
@@ -50,44 +46,52 @@ class Recorded:
         if torch.device(device).type == "cuda" and torch.backends.cuda.is_built():
             self._stream = torch.cuda.Stream(device)
 
-    def __call__(self, inputs: Tensors) -> Tensors:
-        """Call the function or replay it; what it returns is the caller's."""
+    def __len__(self) -> int:
+        return len([*filter(None, self._recordings.values())])
+
+    def call(self, function: Callable[[Tensors], Tensors], inputs: Tensors) -> Tensors:
+        """Call the function or replay it; what it returns is the caller's. It may read nothing of
+        the host but its inputs, nor wait for the device."""
         if self._stream is None:
-            return self._function(inputs)
+            return function(inputs)
         shapes = tuple((name, value.shape, value.dtype) for name, value in inputs.items())
-        around = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(around)
-        with torch.cuda.stream(self._stream):
+        stream, around = self._stream, torch.cuda.current_stream(self._stream.device)
+        stream.wait_stream(around)
+        with torch.cuda.stream(stream):
             if shapes not in self._recordings:
                 self._recordings[shapes] = None
-                results = self._function(inputs)
+                results = function(inputs)
             else:
-                results = self._replayed(shapes, inputs)
-        around.wait_stream(self._stream)
+                results = self._replayed(function, shapes, inputs)
+        around.wait_stream(stream)
         return results
 
-    def _replayed(self, shapes: _Shapes, inputs: Tensors) -> Tensors:
+    def _replayed(
+        self, function: Callable[[Tensors], Tensors], shapes: _Shapes, inputs: Tensors
+    ) -> Tensors:
         recording = self._recordings[shapes]
         if recording is None:
             try:
-                recording = self._recordings[shapes] = self._record(inputs)
+                recording = self._recordings[shapes] = self._record(function, inputs)
             except torch.OutOfMemoryError:
                 # A recording holds its memory for good: what has none to spare goes on without.
                 self._undo()
                 self._recordings, self._stream = {}, None
                 free_memory()
-                return self._function(inputs)
+                return function(inputs)
         torch._foreach_copy_([*recording.inputs.values()], [*inputs.values()])
         recording.graph.replay()
         return {name: value.clone() for name, value in recording.results.items()}
 
-    def _record(self, inputs: Tensors) -> _Recording:
+    def _record(self, function: Callable[[Tensors], Tensors], inputs: Tensors) -> _Recording:
+        if self._pool is None:
+            torch.cuda.empty_cache()  # torch keeps the memory of recordings that are gone till then
         fixed = {name: value.clone() for name, value in inputs.items()}
         graph = torch.cuda.CUDAGraph()
-        # `torch.cuda.graph` would empty torch's cache of memory before each of them.
+        # `torch.cuda.graph` would empty the cache before each of them.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            results = self._function(fixed)
+            results = function(fixed)
         finally:
             graph.capture_end()
         self._pool = self._pool or graph.pool()

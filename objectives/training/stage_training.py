@@ -20,7 +20,7 @@ from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss, hint_loss, intermediate_loss, prediction_loss
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.population import Population, Trace
-from objectives.training.recorded import Recorded, Tensors
+from objectives.training.recorded import Recordings, Tensors
 from objectives.training.stages import WITH_SCORES, Stage
 from objectives.training.teacher_states import teacher_trace
 
@@ -61,8 +61,8 @@ class StageTraining:
         self.optimizer = PopulationOptimizer(
             {**population.weights, **self.fit}, rates, self.steps, stage.schedule
         )
-        self._of_masks: Recorded | None = None
-        self._recorded = Recorded(self._made, problem.device, self.optimizer.drop_gradients)
+        self.recorded_steps = Recordings(problem.device, self.optimizer.drop_gradients)
+        self._recorded_masks = Recordings(problem.device)
 
     def batches(self, number: int, progress: Progress, done: int = 0) -> Iterator[Batch]:
         """The batches of the stage of this number that are not done, in an order of its own."""
@@ -75,9 +75,11 @@ class StageTraining:
     def step(self, batch: Batch, masks: Masks) -> Tensor:
         """Make one step of the weights; return the loss of each student before it, (K,)."""
         self.optimizer.set_rate()
+        inputs = {**vars(batch), **masks}
         # The gradient of masks that want one goes on beyond this step.
-        wanted = any(mask.requires_grad for mask in masks.values())
-        return (self._made if wanted else self._recorded)({**vars(batch), **masks})["loss"]
+        if any(mask.requires_grad for mask in masks.values()):
+            return self._made(inputs)["loss"]
+        return self.recorded_steps.call(self._made, inputs)["loss"]
 
     def _made(self, inputs: Tensors) -> Tensors:
         """Make the step of a batch, and of masks by space, at the rates that are set."""
@@ -92,11 +94,9 @@ class StageTraining:
     ) -> tuple[Tensor, Tensors]:
         """A loss (K,) of logits on a batch under masks, and its gradients by these; each time the
         same loss."""
-        if self._of_masks is None:
-            made = partial(self._mask_gradients, loss)
-            self._of_masks = Recorded(made, self.problem.device)
         given = {space: mask.detach() for space, mask in masks.items()}
-        results = dict(self._of_masks({**vars(batch), **given}))
+        function, inputs = partial(self._mask_gradients, loss), {**vars(batch), **given}
+        results = dict(self._recorded_masks.call(function, inputs))
         return results.pop("loss"), results
 
     def _mask_gradients(
@@ -160,7 +160,7 @@ class StageTraining:
 
 
 def batch_and_masks(inputs: Tensors) -> tuple[Batch, dict[str, Tensor]]:
-    """What was joined as `{**vars(batch), **masks}`."""
+    """Split what was joined as `{**vars(batch), **masks}`."""
     of_batch = {field.name: inputs[field.name] for field in fields(Batch)}
     return Batch(**of_batch), {n: mask for n, mask in inputs.items() if n not in of_batch}
 

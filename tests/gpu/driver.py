@@ -366,7 +366,7 @@ def recorded_beside_plain(problem: Problem) -> dict[str, float]:
             training = training_of(problem, "prediction+hidden", students=2)
         batches = training.batches(0, RecordingProgress())
         losses.append(torch.stack([training.step(batch, {}) for batch in batches]).cpu())
-        recordings += len([*filter(None, training._recorded._recordings.values())])
+        recordings += len(training.recorded_steps)
     return {"apart": (losses[0] - losses[1]).abs().max().item(), "recordings": recordings}
 
 

@@ -37,7 +37,7 @@ from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.students.bert.quantising import round_embeddings
 from objectives.text.data import Batch
 from objectives.training.population import EMBEDDINGS, Population, Trace
-from objectives.training.recorded import Recorded, Tensors
+from objectives.training.recorded import Tensors
 from objectives.training.stage_training import StageTraining, batch_and_masks, steps_in
 from objectives.training.stages import Stage
 from objectives.training.teacher_states import keep_states
@@ -137,8 +137,6 @@ class ElasticTraining:
             batch_size=sizes * batch_size,
             seed=seed,
         )
-        undo = self.training.optimizer.drop_gradients
-        self._recorded = Recorded(self._masked_step, problem.device, undo)
         self._draws = np.random.default_rng(seed)
         self.bits = bits
         self._rounded = {few: _rounded(student, order, few) for few in bits if few < FULL_BITS}
@@ -192,7 +190,8 @@ class ElasticTraining:
             self.training.optimizer.step()
         else:
             self.training.optimizer.set_rate()
-            losses = self._recorded(self.masked(batch, drawn[: len(batch.rows)]))["loss"]
+            inputs = self.masked(batch, drawn[: len(batch.rows)])
+            losses = self.training.recorded_steps.call(self._masked_step, inputs)["loss"]
         self.training.measured.append({"loss": losses.mean()[None]})
 
     def gradients(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> Tensor:
