@@ -31,6 +31,7 @@ from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.training.fitting import steps_of, trainable
 from objectives.training.losses import task_loss
+from objectives.training.recorded import Tensors
 
 # The gradient of alpha through a step of the weights: second-order DARTS (Liu et al. 2019).
 #
@@ -44,7 +45,7 @@ from objectives.training.losses import task_loss
 # where L_train is quadratic in w. xi = 0 is the first order. The paper's code unrolls the
 # optimiser's momentum and weight decay as well, which its formula does not; here neither is.
 
-Tensors = Mapping[str, Tensor]
+
 BatchLoss = Callable[[Tensors, Tensors], Tensor]
 """A scalar loss of weights and alpha, by name."""
 
