@@ -8,9 +8,12 @@ from __future__ import annotations
 import ast
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+__version__: str
 
 if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read it
     from objectives.combining.cascade import Cascade as Cascade
@@ -131,6 +134,8 @@ if not TYPE_CHECKING:  # else a type checker would take any name for one of thes
     __all__ = sorted(_MODULES)
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return version("maskfront")
         if name in _MODULES:
             return getattr(import_module(_MODULES[name]), name)
         raise AttributeError(f"module 'maskfront' has no attribute '{name}'")

@@ -6,7 +6,9 @@ from pathlib import Path
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.run_folder import RunFolder
+from reports.pareto import pareto_view
 from reports.recommended import knee as find_knee
+from reports.recommended import recommended
 
 _WEIGHTS = "model.safetensors"
 
@@ -28,7 +30,8 @@ def choose(
     min_metric: float | None = None,
     knee: bool = False,
 ) -> int:
-    """The number of a finished trial, chosen in exactly one way; all but `trial` look at the front.
+    """The number of a finished trial, chosen in at most one way; all but `trial` look at the front.
+    By default it is the one that the report recommends.
 
     Args:
         run: the run to choose from.
@@ -41,14 +44,14 @@ def choose(
         The number of the trial.
 
     Raises:
-        RunError: for none or several ways, for a trial that has no model, for an empty front, and
+        RunError: for several ways, for a trial that has no model, for an empty front, and
             where nothing on the front gets there; then it says what comes nearest.
     """
     check_run(run)
     ways = {"trial": trial, "max_ratio": max_ratio, "min_metric": min_metric, "knee": knee or None}
     given = sum(value is not None for value in ways.values())
-    if given != 1:
-        raise RunError(f"choose a model in exactly one way, not in {given}", *ways)
+    if given > 1:
+        raise RunError(f"choose a model in one way, not in {given}", *ways)
     if trial is not None:
         check_finished(run, trial)
         return trial
@@ -57,14 +60,8 @@ def choose(
     front = run.front
     if not front:
         raise RunError(f"'{run.folder}' has no model on its front yet; name a trial", "trial")
-    if knee:
-        if (bend := find_knee([row.result for row in front])) is None:
-            raise RunError(
-                f"the front of '{run.folder}' ({len(front)} models) has no knee: choose in "
-                "another way",
-                *("max_ratio", "min_metric", "trial"),
-            )
-        return front[bend].number
+    if knee or not given:
+        return (_at_the_knee(run) if knee else recommended(pareto_view(run)) or front[0]).number
     if max_ratio is not None:
         good = [row for row in reversed(front) if row.result.ratio <= max_ratio]
         nearest = front[0]
@@ -81,6 +78,17 @@ def choose(
             f"{nearest.number} with {value:.4f}"
         )
     return good[0].number
+
+
+def _at_the_knee(run: RunRecord) -> FinishedTrial:
+    bend = find_knee([row.result for row in run.front])
+    if bend is None:
+        raise RunError(
+            f"the front of '{run.folder}' ({len(run.front)} models) has no knee: choose in another "
+            "way",
+            *("max_ratio", "min_metric", "trial"),
+        )
+    return run.front[bend]
 
 
 def model_folder(run: RunRecord, trial: int) -> Path:

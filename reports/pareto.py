@@ -1,4 +1,4 @@
-"""The Pareto front of the objective against the cost: in numbers, and in one sentence."""
+"""The Pareto front of the objective against the cost, and what its rows can tell apart."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ from objectives.measures.thresholds import cross_fitted
 from objectives.metric import Labels, Logits, Metric
 from orchestrator.runs.answers import JudgedRows, read_answers, read_rows
 from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
-from orchestrator.runs.results import TrialResult
 
 _LEVEL = 0.95
 _SURE = NormalDist().inv_cdf((1 + _LEVEL) / 2)
@@ -177,36 +176,6 @@ def state_text(trial: TrialRecord) -> str:
     return "finished" if trial.feasible else "misses an aim"
 
 
-def answer(view: ParetoView) -> str:
-    """Summarise the front: what is kept at half the cost, or what there is instead.
-
-    Where all of a front lies below half, as bytes of few bits do, that says little: there it is the
-    cheapest model that loses no more than 1%.
-    """
-    unpruned = view.run.unpruned
-    name = unpruned.cost_name
-    if not view.front and view.outside:
-        inside = sum(trial.result.violation <= 0 for trial in view.outside)
-        if inside:
-            return f"No trial has met all aims yet; {inside} finished inside their {name} budget."
-        return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
-    if not view.front:
-        return "No trial has finished yet."
-    cost = f"unpruned student's {name}" if unpruned.student_is_new else name
-    half = [trial for trial in view.front if trial.result.ratio <= 0.5]
-    if half:
-        best = half[-1].result
-        good = [t.result for t in half if t.result.metric >= 0.99 * unpruned.metric > 0]
-        if good and len(half) == len(view.front):
-            best = good[0]
-        return f"At {percent(best.ratio)} of the {cost} the model {_kept(view, best)}."
-    smallest = view.front[0].result
-    return (
-        f"No model on the front has at most half the {cost} yet; "
-        f"the smallest, at {percent(smallest.ratio)}, {_kept(view, smallest)}."
-    )
-
-
 def percent(share: float) -> str:
     """A share as a whole percentage, or with one decimal below 10%."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
@@ -218,19 +187,3 @@ def knob_texts(knobs: Mapping[str, Any]) -> list[str]:
         f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
         for name, value in knobs.items()
     ]
-
-
-def _kept(view: ParetoView, result: TrialResult) -> str:
-    unpruned, name = view.run.unpruned, view.run.metric_name
-    whose = "the teacher's" if unpruned.student_is_new else "its"
-    if unpruned.metric > 0 and unpruned.heldout_metric > 0:
-        share = result.metric / unpruned.metric
-        heldout = result.heldout_metric / unpruned.heldout_metric
-        return f"keeps {heldout:.1%} of {whose} {name} held out (selection split: {share:.1%})"
-    other = "the teacher" if unpruned.student_is_new else "the unpruned one"
-    # Matthews correlation may be zero or less: a share of it would say nothing.
-    return (
-        f"has {name} {result.heldout_metric:.3f} held out where {other} has "
-        f"{unpruned.heldout_metric:.3f} (selection split: {result.metric:.3f} and "
-        f"{unpruned.metric:.3f})"
-    )

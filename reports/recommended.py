@@ -1,4 +1,5 @@
-"""Which models of a front to look at first: the knee, the cheapest that lose little."""
+"""Which model of a front to take, in a sentence, and which others to look at first: the knee, the
+cheapest that lose little."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -8,10 +9,74 @@ import numpy as np
 
 from objectives.measures.bootstrap import Floats
 from orchestrator.runs.records import FinishedTrial
-from orchestrator.runs.results import Measured
-from reports.pareto import ParetoView
+from orchestrator.runs.results import Measured, TrialResult
+from reports.pareto import ParetoView, percent
 
+_LOSSES = (0.01, 0.03)
+_SAVES = 0.5  # a model that costs more of the unpruned one is not worth the change
 _EXPECTED = 0.01  # the loss within which the chosen model's metric is corrected for the choice
+
+
+def recommended(view: ParetoView) -> FinishedTrial | None:
+    """The model of the front to take: the cheapest that seems to lose at most 1% of the unpruned
+    metric on the selection split, if it costs at most half; else at most 3%, likewise. Else the
+    cheapest of 1% or 3% at any cost, the knee, or the best. None if the front is empty."""
+    metric = view.run.unpruned.metric
+    little = [
+        trial
+        for loss in (_LOSSES if metric > 0 else ())
+        for trial in [t for t in view.front if t.result.metric >= (1 - loss) * metric][:1]
+    ]
+    small = [trial for trial in little if trial.result.ratio <= _SAVES]
+    bend = knee([trial.result for trial in view.front])
+    knees = [] if bend is None else [view.front[bend]]
+    return next(iter((*small, *little, *knees, *view.front[-1:])), None)
+
+
+def answer(view: ParetoView) -> str:
+    """The recommended model and what it keeps, in a sentence; or why there is none."""
+    name, trial = view.run.unpruned.cost_name, recommended(view)
+    if trial is None and view.outside:
+        inside = sum(trial.result.violation <= 0 for trial in view.outside)
+        if inside:
+            return f"No trial has met all aims yet; {inside} finished inside their {name} budget."
+        return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
+    if trial is None:
+        return "No trial has finished yet."
+    result, metric = trial.result, view.run.unpruned.metric
+    cost = f"unpruned student's {name}" if view.run.unpruned.student_is_new else name
+    at, keeps = f"{percent(result.ratio)} of the {cost}", _kept(view, result)
+    if 0 < metric * (1 - max(_LOSSES)) > result.metric:
+        return f"No model loses at most 3%; trial {trial.number}, at {at}, {keeps}."
+    return f"Take trial {trial.number}: at {at} it {keeps}."
+
+
+def certainty(view: ParetoView) -> str:
+    """How much the recommended model loses at most by its selection rows, of 1, 3, 5 and 10%, and
+    how many rows would show 1%. Empty where answers are not known."""
+    trial, comparison, metric = recommended(view), view.paired, view.run.unpruned.metric
+    if trial is None or comparison is None or metric <= 0:
+        return ""
+    most = comparison.most_lost(trial)
+    if most is None:
+        return ""
+    sure = [
+        loss
+        for loss in (*_LOSSES, 0.05, 0.1)
+        if most <= loss * metric and comparison.rows >= _fewest_rows(loss)
+    ]
+    words = f"95% sure to lose at most {sure[0]:.0%}" if sure else "not sure to lose at most 10%"
+    rows = comparison.rows_to_decide(trial, _EXPECTED * metric)
+    if sure[:1] == [_EXPECTED] or rows is None:
+        return f"On {comparison.rows:,} selection rows it is {words}."
+    needed = max(rows, _fewest_rows(_EXPECTED))
+    return f"On {comparison.rows:,} selection rows it is {words}; {needed:,} would tell of 1%."
+
+
+def _fewest_rows(loss: float) -> int:
+    """Rows of which all alike would show a loss: where no row differs a bootstrap is sure of
+    anything. It is the bound of `members.at_least` in closed form, without its scipy."""
+    return math.ceil(math.log(0.05) / math.log1p(-loss))
 
 
 def cheapest_within(
@@ -61,17 +126,19 @@ class Recommendation:
 
 
 def recommendations(view: ParetoView) -> list[Recommendation]:
-    """The knee and the cheapest models within 1% and 3% of the unpruned metric, by falling cost.
+    """The `recommended` model; then the knee and the cheapest models within 1% and 3% of the
+    unpruned metric, by falling cost.
 
     A model is within a loss if the upper end of the paired 95% interval of what it loses is; if
     none is, the cheapest that seems to be is named, with the rows that would tell. Where answers
     are not known the metrics alone decide. A model that answers several questions stands there
     once.
     """
-    wanted: dict[int, list[str]] = {}
+    first = recommended(view)
+    wanted: dict[int, list[str]] = {} if first is None else {first.number: ["recommended"]}
     expected: dict[int, float | None] = {}
     metric = view.run.unpruned.metric
-    for loss in (0.01, 0.03) if metric > 0 else ():
+    for loss in _LOSSES if metric > 0 else ():
         if chosen := _within(view, loss):
             trial, reason = chosen
             wanted.setdefault(trial.number, []).append(reason)
@@ -83,7 +150,7 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
         Recommendation(
             reasons=tuple(wanted[trial.number]), trial=trial, expected=expected.get(trial.number)
         )
-        for trial in reversed(view.front)
+        for trial in sorted(reversed(view.front), key=lambda trial: trial is not first)
         if trial.number in wanted
     ]
 
@@ -106,9 +173,7 @@ def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
     if chosen is None:
         return None
     trial, sure = view.front[chosen[0]], chosen[1]
-    # Where no row differs a bootstrap is sure of anything, so there must be the rows of which all
-    # alike would do: the bound of `members.at_least` in closed form, without its scipy.
-    fewest = math.ceil(math.log(0.05) / math.log1p(-loss))
+    fewest = _fewest_rows(loss)
     if comparison is None or (sure and comparison.rows >= fewest):
         return trial, f"cheapest {words}"
     rows = comparison.rows_to_decide(trial, margin)
@@ -156,3 +221,19 @@ def knee(front: Sequence[Measured]) -> int | None:
 def wide(costs: Collection[float]) -> bool:
     """Whether costs differ so much, over ten times, that a linear scale would crowd the cheap."""
     return min(costs, default=1) * 10 < max(costs, default=1) and min(costs) > 0
+
+
+def _kept(view: ParetoView, result: TrialResult) -> str:
+    unpruned, name = view.run.unpruned, view.run.metric_name
+    whose = "the teacher's" if unpruned.student_is_new else "its"
+    if unpruned.metric > 0 and unpruned.heldout_metric > 0:
+        share = result.metric / unpruned.metric
+        heldout = result.heldout_metric / unpruned.heldout_metric
+        return f"keeps {heldout:.1%} of {whose} {name} held out (selection split: {share:.1%})"
+    other = "the teacher" if unpruned.student_is_new else "the unpruned one"
+    # Matthews correlation may be zero or less: a share of it would say nothing.
+    return (
+        f"has {name} {result.heldout_metric:.3f} held out where {other} has "
+        f"{unpruned.heldout_metric:.3f} (selection split: {result.metric:.3f} and "
+        f"{unpruned.metric:.3f})"
+    )

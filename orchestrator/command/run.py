@@ -64,7 +64,7 @@ class Run(RunRecord):
     def best(
         self, *, max_ratio: float | None = None, min_metric: float | None = None, knee: bool = False
     ) -> FinishedTrial:
-        """The trial of the front that is chosen in exactly one way.
+        """The trial of the front that is chosen in at most one way; by default the recommended one.
 
         Args:
             max_ratio: the best model whose share of the unpruned cost is at most this.
@@ -75,7 +75,7 @@ class Run(RunRecord):
             The trial; its numbers are in `result`.
 
         Raises:
-            RunError: for none or several ways, and where nothing on the front gets there.
+            RunError: for several ways, and where nothing on the front gets there.
         """
         from reports.choice import choose
 
@@ -94,7 +94,8 @@ class Run(RunRecord):
         int8: Study | None = None,
         int4: Study | None = None,
     ) -> Exported:
-        """Write the model of one trial to a folder that transformers loads anywhere.
+        """Write the model of one trial, by default the recommended one, to a folder that
+        transformers loads anywhere.
 
         Args:
             out: the folder to make; it must not hold anything yet.

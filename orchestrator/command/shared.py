@@ -29,21 +29,20 @@ def interrupted(remark: str) -> Iterator[None]:
 
 
 def show_front(run: RunRecord, console: Console) -> None:
-    """The front as a table; below it what to expect of the cheapest model within 1%, or that there
-    is no model."""
+    """The front as a table; below it which model to take, how sure that is, and what to expect of
+    it on other rows."""
     from orchestrator.command.run import front_table
-    from reports.pareto import answer, pareto_view
-    from reports.recommended import expected_of
+    from reports.pareto import pareto_view
+    from reports.recommended import answer, certainty, expected_of, recommended
 
     console.print(front_table(run))
     for remark in run.remarks:
         say(console, remark)
     view = pareto_view(run)
-    if not run.front:
-        say(console, answer(view))
-    if pick := expected_of(view):
-        value = f"expected {run.metric_name} on other rows {pick.expected:.4f}"
-        say(console, f"trial {pick.trial.number}: {', '.join(pick.reasons)}; {value}")
+    say(console, f"{answer(view)} {certainty(view)}".strip())
+    pick = expected_of(view)
+    if pick is not None and pick.trial == recommended(view):
+        say(console, f"expected {run.metric_name} on other rows: {pick.expected:.4f}")
 
 
 def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -> None:
@@ -54,19 +53,24 @@ def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -
 
 
 def next_commands(record: RunRecord, study_file: Path | None = None) -> list[str]:
-    """Where the report of a finished run is, and what to do next; to export, the best model of at
-    most half the cost, or the cheapest."""
+    """Where the report of a finished run is, and what to do next; to export, the recommended
+    model."""
     from orchestrator.runs.run_folder import RunFolder
+    from reports.pareto import pareto_view
+    from reports.recommended import recommended
 
-    half = [trial for trial in record.front if trial.result.ratio <= 0.5]
+    best = recommended(pareto_view(record))
     folder = for_shell(record.folder)
     scored = "" if study_file is None else f" --study-file {for_shell(study_file)}"
     return [
         f"report     {RunFolder(record.folder).report}",
         f"dashboard  maskfront dashboard {folder}",
-        *(f"bench      maskfront bench {folder}{scored}" for _ in record.front[:1]),
         *(
-            f"export     maskfront export {folder} --trial {best.number} --out my-model"
-            for best in half[-1:] or record.front[:1]
+            (
+                f"bench      maskfront bench {folder}{scored}",
+                f"export     maskfront export {folder} --trial {best.number} --out my-model",
+            )
+            if best
+            else ()
         ),
     ]

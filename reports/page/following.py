@@ -28,8 +28,8 @@ from orchestrator.terminal import for_shell, say_to_stderr
 from reports.figures.front import front_figure
 from reports.overlay import Overlay, overlay
 from reports.page.page import write_report
-from reports.pareto import ParetoView, answer, percent
-from reports.recommended import recommendations
+from reports.pareto import ParetoView, percent
+from reports.recommended import answer, certainty, recommendations
 
 FRONT = "front"
 """Id of the figure in the study."""
@@ -84,7 +84,7 @@ def _front(together: Overlay) -> go.Figure:
 
 def _study_note(view: ParetoView) -> str:
     run, unpruned = view.run, view.run.unpruned
-    lines = [f"**{markdown(answer(view))}**", ""]
+    lines = [f"**{markdown(answer(view))}** {certainty(view)}", ""]
     if rows := recommendations(view):
         worth = [*unpruned.divergences, markdown(run.metric_name), "held out"]
         lines += [

@@ -34,8 +34,8 @@ from reports.figures.front import add_served, front_figure
 from reports.figures.outer_loop import outer_section
 from reports.figures.speed import speed_section
 from reports.overlay import Overlay, Runs, overlay
-from reports.pareto import answer, knob_texts, percent, state_text
-from reports.recommended import recommendations
+from reports.pareto import knob_texts, percent, state_text
+from reports.recommended import answer, certainty, recommendations
 from reports.speed import Speed, fastest, read_speeds
 from reports.timings import shape_text
 
@@ -229,7 +229,7 @@ def _part(together: Overlay, place: int) -> dict[str, Any]:
         "record": run,
         "notes": (*run.notes, *run.remarks, *filter(None, [gap_note(run)])),
         "view": view,
-        "answer": answer(view),
+        "answer": f"{answer(view)} {certainty(view)}".strip(),
         "counts": Counter(map(state_text, run.trials)),
         "folder": folder,
         "export": f"maskfront export {folder}",

@@ -111,7 +111,7 @@ def test_a_study_has_its_note_its_objectives_and_its_front(runs: Path, one: Serv
     run = read_run(runs / "seed-0")
     study = one.json("/api/studies/1")
     assert study["directions"] == ["maximize", "minimize"]
-    assert study["note"]["body"].startswith("**At ")
+    assert study["note"]["body"].startswith("**No model loses at most 3%; trial ")
     assert "knee" in study["note"]["body"]
     (graph,) = study["plotly_graph_objects"]
     assert graph["id"] == "front"

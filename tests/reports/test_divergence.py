@@ -64,7 +64,9 @@ def test_front_and_choice_go_by_the_objective(lucky_run: RunRecord) -> None:
     with pytest.raises(RunError, match=r"the nearest is trial 3 with 0\.8800"):
         choose(run, min_metric=0.95)
     found = {row.trial.number: row.reasons for row in recommendations(view)}
-    assert found == {1: ("knee",), 3: ("cheapest within 3%",)}, "a share of the metric"
+    assert found == {1: ("knee",), 3: ("recommended", "cheapest within 3%")}, (
+        "a share of the metric"
+    )
 
 
 def test_the_figure_draws_divergences_on_a_logarithmic_axis(lucky_run: RunRecord) -> None:
@@ -82,7 +84,7 @@ def test_the_figure_draws_divergences_on_a_logarithmic_axis(lucky_run: RunRecord
         "divergence, selection split",
     )
     words = {note.text: note.y for note in figure.layout.annotations}
-    assert words == {"knee": math.log10(0.04), "cheapest within 3%": math.log10(0.3)}
+    assert words == {"knee": math.log10(0.04), "recommended, cheapest within 3%": math.log10(0.3)}
     nothing = front_figure(overlay([compared(lucky_run, dict.fromkeys(FAR, 0.0))]))
     assert not nothing.layout.annotations
 

@@ -22,13 +22,13 @@ def test_each_question_has_its_model_and_a_model_stands_there_once(
     run = make_run([make_trial(n, *row) for n, row in enumerate(rows)])
     found = [(row.reasons, row.trial.number) for row in recommendations(pareto_view(run))]
     assert found == [
+        (("recommended", "cheapest within 3%"), 2),
         (("cheapest within 1%",), 4),
-        (("cheapest within 3%",), 2),
         (("knee",), 1),
     ]
     good = make_run([make_trial(0, 300_000, 0.9)])
     assert [row.reasons for row in recommendations(pareto_view(good))] == [
-        ("cheapest within 1%", "cheapest within 3%")
+        ("recommended", "cheapest within 1%", "cheapest within 3%")
     ]
     assert recommendations(pareto_view(make_run())) == []
 

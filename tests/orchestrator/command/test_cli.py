@@ -12,13 +12,14 @@ import sys
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from optuna_dashboard import get_note
 from transformers import AutoModelForSequenceClassification
 
-from maskfront import Study
+from maskfront import Study, __version__
 from orchestrator.command import launching
 from orchestrator.command.shared import next_commands
 from orchestrator.errors import RunError
@@ -64,8 +65,18 @@ def test_run_ends_with_the_front_the_report_and_the_next_commands(
     assert last[1].split() == ["dashboard", "maskfront", "dashboard", "runs/tiny"]
     bench = ["bench", *["maskfront", "bench", "runs/tiny", "--study-file"], str(arguments[1])]
     assert last[2].split() == bench
-    assert re.fullmatch(r"export +maskfront export runs/tiny --trial \d+ --out my-model", last[3])
+    export = re.fullmatch(
+        r"export +maskfront export runs/tiny --trial (\d+) --out my-model", last[3]
+    )
+    assert export is not None
+    for text in (done.stdout, page, get_note(study)):
+        assert re.search(r"(?:Take|3%;)\s+trial\s+(\d+)", text)[1] == export[1], "one answer"
     assert [path.name for path in tmp_path.iterdir() if path.name != "study.py"] == ["runs"]
+
+
+def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
+    done = maskfront("--version", cwd=tmp_path)
+    assert done.stdout.strip() == __version__ == metadata.version("maskfront")
 
 
 @pytest.mark.slow
@@ -459,8 +470,7 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], r"choose a model in exactly one way, not in 0 \(--trial, --max-ratio"),
-        (["--knee", "--trial", 0], "choose a model in exactly one way, not in 2"),
+        (["--knee", "--trial", 0], r"choose a model in one way, not in 2 \(--trial, --max-ratio"),
         (["--max-ratio", 50], r"50 is not a share .* \(--max-ratio\)"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),

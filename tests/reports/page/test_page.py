@@ -123,7 +123,7 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert write_report([mixed_run], target) == target
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
     text = Page(target).words
-    assert "tiny: accuracy against FLOPs At 40% of the FLOPs the model keeps 90.9%" in text
+    assert "tiny: accuracy against FLOPs Take trial 0: at 70% of the FLOPs it keeps 100.0%" in text
     assert "Trials: 7, of which 3 finished, 1 outside budget, 2 failed, 1 running." in text
     worth = "0.8900 0.870 to 0.910 0.8800 0.860 to 0.900"
     assert f"cheapest within 3% 0 70% 98.9% {worth} maskfront export runs/tiny" in text
@@ -164,7 +164,7 @@ def test_page_shows_what_words_alone_give(
 
 def test_page_speaks_of_what_the_study_counts(timed_run: RunRecord, tmp_path: Path) -> None:
     text = Page(write_report([timed_run], tmp_path / "report.html")).words
-    assert "tiny: accuracy against latency At 40% of the latency the model keeps" in text
+    assert "tiny: accuracy against latency Take trial 0: at 70% of the latency it keeps" in text
     assert "latency ratio target ratio ms@cpu-2threads-b1-s16 flops@16 params" in text
     worth = "0.8100 0.790 to 0.830 0.8000 0.780 to 0.820"
     assert f"1 {worth} 90.0% 0.4000 0.4000 5.000 400,000 40,000" in text
@@ -238,7 +238,7 @@ def test_page_of_several_runs_names_each(
 ) -> None:
     runs = [make_many(40, seed=seed, folder=Path(f"runs/{seed}")) for seed in range(3)]
     page = Page(write_report([*runs, mixed_run], tmp_path / "report.html"))
-    assert "many (runs/1): At" in page.words
+    assert "many (runs/1): Take trial" in page.words
     assert page.words.count("96 rows read") == 1, "they all say it"
     assert "maskfront export runs/2 --trial" in page.words
     names = [trace["name"] for trace in page.documents["figure-hypervolume-trials"]["data"]]
@@ -294,7 +294,7 @@ def test_page_of_hardly_any_trial(
     run = make_run([make_trial(n, 400_000, 0.8) for n in range(trials)])
     page = Page(write_report([run], tmp_path / "report.html"))
     if trials:
-        assert "At 40% of the FLOPs the model keeps 89.8%" in page.text
+        assert "No model loses at most 3%; trial 0, at 40% of the FLOPs, keeps 89.8%" in page.text
     else:
         assert "No trial has finished yet." in page.text
         assert "maskfront export" not in page.text
