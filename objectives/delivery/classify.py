@@ -1,4 +1,4 @@
-"""Text in, label out, with onnxruntime and tokenizers alone.
+"""Text in, label out, with tokenizers and onnxruntime, or numpy for a cell without operations.
 
 `Classifier(FOLDER)(["what a lovely morning"])` gives an `Answer` for each text; a pair of texts is
 a tuple. In a folder with two models the second is asked where the first is unsure. The share of
@@ -12,9 +12,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -24,7 +24,6 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 # onnxruntime reads it once, when it is loaded: no device id is written, nothing is sent.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-import onnxruntime
 
 Ids = tuple[list[int], list[int]]
 """Token ids of a text, and the segment of each."""
@@ -85,12 +84,55 @@ class WordReader:
         return pieces
 
 
+class _WordTable:
+    """A cell without operations in numpy: pooled rows of its words, and a head."""
+
+    pools: ClassVar[dict[str, Callable[[Any], Any]]] = {
+        "mean": lambda states: np.add.reduce(states) / len(states),
+        "max": np.maximum.reduce,
+        "min": np.minimum.reduce,
+    }
+
+    def __init__(self, file: Path):
+        with np.load(file) as arrays:
+            self.arrays: dict[str, Any] = dict(arrays)
+        self.pooling = [self.pools[name] for name in self.arrays["pooling"]]
+
+    def logits(self, rows: Sequence[Ids]) -> Any:
+        arrays, pooled = self.arrays, np.array([self._pooled(*row) for row in rows])
+        pooled -= np.add.reduce(pooled, 1, keepdims=True) / pooled.shape[1]
+        variance = np.einsum("bd,bd->b", pooled, pooled) / pooled.shape[1]
+        pooled /= np.sqrt(variance + arrays["epsilon"])[:, None]
+        hidden = np.tanh(pooled @ arrays["inner"] + arrays["inner_bias"])
+        return (hidden @ arrays["outer"] + arrays["outer_bias"]).astype(float)
+
+    def _pooled(self, ids_of_row: list[int], segments: list[int]) -> Any:
+        ids = np.array(ids_of_row)
+        states = self._rows("words", ids)
+        if any(segments):
+            states += self.arrays["segments"].take(segments, 0)
+        if "pairs" in self.arrays:
+            pairs = 1_000_003 * np.concatenate(([0], ids[:-1])) + ids
+            states += self._rows("pairs", pairs % len(self.arrays["pairs"]))
+        return np.concatenate([pool(states) for pool in self.pooling])
+
+    def _rows(self, name: str, rows: Any) -> Any:
+        return self.arrays[name].take(rows, 0) * self.arrays[f"{name}_scales"].take(rows, 0)
+
+
+def _session(file: Path, threads: int) -> Any:
+    import onnxruntime  # here, as a folder of numpy alone needs none
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(file), options, ["CPUExecutionProvider"])
+
+
 class _Stage:
     def __init__(self, folder: Path, settings: dict[str, Any], threads: int):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        file = str(folder / settings["model"])
-        self.session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
+        file = folder / settings["model"]
+        self.table = _WordTable(file) if file.suffix == ".npz" else None
+        self.session: Any = None if self.table else _session(file, threads)
         self.tokenizer = Tokenizer.from_file(str(folder / settings["tokenizer"]))
         longest = settings["max_length"]
         head = longest // 4 if settings.get("truncation") == "head+tail" else longest
@@ -116,6 +158,8 @@ class _Stage:
 
     def logits(self, rows: Sequence[Ids]) -> Any:
         read = [(self._cut(ids), self._cut(segments)) for ids, segments in rows]
+        if self.table:
+            return self.table.logits(read)
         shape = (len(read), max(len(ids_of_row) for ids_of_row, _ in read))
         ids, types, mask = (np.full(shape, fill) for fill in (self.settings["pad"], 0, 0))
         for row, (ids_of_row, segments) in enumerate(read):
@@ -184,19 +228,24 @@ class Classifier:
         for start in range(0, len(listed), batch):
             rows = by_length[start : start + batch]
             logits = self.logits([listed[row] for row in rows])
-            answers.update(zip(rows, map(self._answer, logits), strict=True))
+            answers.update(zip(rows, self._answers(logits), strict=True))
         return [answers[row] for row in range(len(listed))]
 
-    def _answer(self, logits: Any) -> Answer:
+    def _answers(self, logits: Any) -> list[Answer]:
+        """Answers to the rows of (texts, labels)."""
         if self.labels is None:
-            return Answer(float(logits[0]), {})
+            return [Answer(number, {}) for number in logits[:, 0].tolist()]
         if self.several:
-            each = 1 / (1 + np.exp(-logits.clip(-500, 500)))
-            shares = dict(zip(self.labels, each.tolist(), strict=True))
-            pairs = zip(self.labels, each > self.thresholds, strict=True)
-            return Answer([label for label, present in pairs if present], shares)
-        shares = dict(zip(self.labels, _softmax(logits).tolist(), strict=True))
-        return Answer(max(shares, key=lambda label: shares[label]), shares)
+            shares = 1 / (1 + np.exp(-logits.clip(-500, 500)))
+            labels: list[Any] = [
+                [self.labels[place] for place in np.flatnonzero(row)]
+                for row in shares > self.thresholds
+            ]
+        else:
+            shares = _softmax(logits)
+            labels = [self.labels[place] for place in shares.argmax(-1)]
+        named = (dict(zip(self.labels, row, strict=True)) for row in shares.tolist())
+        return [Answer(*answer) for answer in zip(labels, named, strict=True)]
 
 
 def _listed(texts: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from objectives.delivery.word_table import is_of_words, write_table
 from objectives.engines.names import Engine
 from objectives.engines.onnx_model import check_installed
 from objectives.engines.serving import onnx_file
@@ -119,9 +120,13 @@ def deploy(
     its reader is checked (see `stage_of`)."""
     check_installed("onnx", "onnxscript", "onnxruntime")
     folder.mkdir(parents=True)
-    with TemporaryDirectory() as scratch:
-        file = onnx_file(engine, model, files or Path(scratch))
-        shutil.copyfile(file, folder / file.name)
+    if engine == "onnxruntime-int8" and is_of_words(model):  # which onnxruntime makes slower
+        file = folder / "model_int8.npz"
+        write_table(model, file)
+    else:
+        with TemporaryDirectory() as scratch:
+            file = onnx_file(engine, model, files or Path(scratch))
+            shutil.copyfile(file, folder / file.name)
     stage = stage_of(folder, file.name, tokenizer, max_length, truncation, texts)
     write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
 

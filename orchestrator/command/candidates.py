@@ -149,7 +149,7 @@ class Candidates:
                 engine,
                 times[:, place :: len(self.engines)],
                 {
-                    name: next(self.folder(number, engine).glob("*.onnx")).stat().st_size
+                    name: next(self.folder(number, engine).glob("model*")).stat().st_size
                     for number, name in names.items()
                 },
                 1,
