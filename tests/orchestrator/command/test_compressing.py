@@ -118,6 +118,8 @@ def test_with_labels_and_many_texts_cells_are_trained(
     found = compress(teacher, table, out="small", minutes=3, min_metric_kept=0.5, **own)
     kinds = {trial.knobs["method"] for trial in found.run.finished}
     assert kinds >= {"cut", "cells"}
+    first = {trial.knobs.get("cells.operations[0]") for trial in found.run.finished}
+    assert first >= {"none", "conv5"}, "also a cell of words alone"
     assert found.passed
     assert found.run.metric_name == "accuracy"
     assert found.deployed.heldout_metric > 0.5
