@@ -86,7 +86,7 @@ def measured(out: Path, original: Path, unseen: Labelled, metric: Metric) -> Row
         "ms": float(times[0]),
         "speedup_float32": float(times[1] / times[0]),
         "speedup_int8": float(times[2] / times[0]),
-        "mb": sum(file.stat().st_size for file in out.glob("**/*.onnx")) / 1e6,
+        "mb": sum(file.stat().st_size for file in out.glob("**/model*.[on]*")) / 1e6,
         "agreement": float((after == before).mean()),
         "metric": value,
         "metric_kept": value / value_before,

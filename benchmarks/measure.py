@@ -20,6 +20,7 @@ MODULES = {
     "gate": ["gate"],
     "pruning": ["elastic", "few_rows", "generic", "interpolation", "unlabelled"],
     "seed_table": ["seed_table"],
+    "smallest": ["smallest"],
     "steps": ["bert_base", "inner_search", "population", "step_cost"],
     "strategies": ["cell_table", "strategies"],
     "teachers": ["ensemble", "general", "teachers"],

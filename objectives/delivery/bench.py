@@ -213,6 +213,7 @@ def _from_text(
                 tokenizers[name],
                 data.task.max_length,
                 data.task.truncation,
+                texts,
             )
             for place, (name, file) in enumerate(files.items())
         ]

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from objectives.delivery.word_table import is_of_words, write_table
 from objectives.engines.names import Engine
 from objectives.engines.onnx_model import check_installed
 from objectives.engines.serving import onnx_file
@@ -35,9 +37,11 @@ def stage_of(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     truncation: str = "head",
+    texts: Texts = (),
 ) -> StageSettings:
     """An entry for the ONNX file `model` in `folder`, or elsewhere by its absolute path; its
-    tokenizer is written to tokenizer.json in the folder, unless it is there already.
+    tokenizer is written to tokenizer.json in the folder, unless it is there already. Ids come from
+    a dictionary of words where it knows the tokenizer and is right on all `texts`.
 
     Raises UserError for a tokenizer that is written in Python alone.
     """
@@ -60,7 +64,20 @@ def stage_of(
         "max_length": max_length,
         "truncation": truncation,
         "truncation_side": tokenizer.truncation_side,
+        "words": _exact_words(file, max_length, texts),
     }
+
+
+def _exact_words(file: Path, max_length: int, texts: Texts) -> bool:
+    """Whether a dictionary of words gives the ids of this tokenizer on all texts that it reads."""
+    from objectives.delivery.classify import WordReader
+
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    words = WordReader(tokenizer, max_length)
+    rows = ((words.read(text), text) for text in texts)
+    return words.fits and all(row[0] == tokenizer.encode(text).ids for row, text in rows if row)
 
 
 def write_classifier(
@@ -95,16 +112,22 @@ def deploy(
     max_length: int,
     files: Path | None = None,
     truncation: str = "head",
+    texts: Texts = (),
 ) -> None:
     """Write a folder of one model in an engine, which `Classifier` opens.
 
-    `files` is a folder of the model's ONNX files; those that it lacks are written to it."""
+    `files` is a folder of the model's ONNX files; those that it lacks are written to it. On `texts`
+    its reader is checked (see `stage_of`)."""
     check_installed("onnx", "onnxscript", "onnxruntime")
     folder.mkdir(parents=True)
-    with TemporaryDirectory() as scratch:
-        file = onnx_file(engine, model, files or Path(scratch))
-        shutil.copyfile(file, folder / file.name)
-    stage = stage_of(folder, file.name, tokenizer, max_length, truncation)
+    if engine == "onnxruntime-int8" and is_of_words(model):  # which onnxruntime makes slower
+        file = folder / "model_int8.npz"
+        write_table(model, file)
+    else:
+        with TemporaryDirectory() as scratch:
+            file = onnx_file(engine, model, files or Path(scratch))
+            shutil.copyfile(file, folder / file.name)
+    stage = stage_of(folder, file.name, tokenizer, max_length, truncation, texts)
     write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
 
 
@@ -115,12 +138,13 @@ def open_classifier(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     truncation: str = "head",
+    texts: Texts = (),
 ) -> Classifier:
     """A folder of one ONNX file (see `stage_of`), written and opened on one thread."""
     from objectives.delivery.classify import Classifier
 
     folder.mkdir(parents=True, exist_ok=True)
-    stage = stage_of(folder, file, tokenizer, max_length, truncation)
+    stage = stage_of(folder, file, tokenizer, max_length, truncation, texts)
     write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
     return Classifier(folder)
 

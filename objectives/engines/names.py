@@ -11,7 +11,8 @@ Engine = Literal[
 """Engine that runs a model: torch as it is, torch cast to bfloat16, torch.compile; on the CPU
 onnxruntime with float32, with dynamic int8, or with 4 bits in blocks, for the smallest file. torch
 runs bfloat16 on a CPU without instructions for it too, slowly. A model of few bits stays packed in
-the first alone; the others run what its codes stand for."""
+the first alone; the others run what its codes stand for. In a written folder numpy runs the int8 of
+a cell without operations, which onnxruntime makes slower."""
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 FULL_BITS = 32
 """Here again, as `objectives.students.bert` imports torch."""

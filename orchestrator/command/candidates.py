@@ -60,12 +60,13 @@ class Candidates:
         """Write a model for each engine; `number` is that of its trial, None of the unpruned."""
         files, task = self.scratch / str(number), self.inputs.task
         length, cut = task.max_length, task.truncation
+        texts = deployed.texts_of(self.inputs, "select")
         if rounds_inputs(model):
             self.rounded.add(number)
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
             deployed.deploy(
-                self.folder(number, engine), model, tokenizer, engine, length, files, cut
+                self.folder(number, engine), model, tokenizer, engine, length, files, cut, texts
             )
 
     def add_trial(self, run: RunRecord, number: int) -> None:
@@ -148,7 +149,7 @@ class Candidates:
                 engine,
                 times[:, place :: len(self.engines)],
                 {
-                    name: next(self.folder(number, engine).glob("*.onnx")).stat().st_size
+                    name: next(self.folder(number, engine).glob("model*")).stat().st_size
                     for number, name in names.items()
                 },
                 1,

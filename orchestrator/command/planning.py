@@ -39,6 +39,7 @@ METHODS: Mapping[str, SearchMethod] = {
 _EPOCHS = FloatDistribution(1e-3, 1e6, log=True)
 SPACE: Mapping[str, BaseDistribution] = {
     "cut.target_ratio": FloatDistribution(0.05, 1),
+    "cells.operations[0]": CategoricalDistribution(("none", "conv5")),
     "cells.operations[1]": CategoricalDistribution(("none", "conv5")),
     "cells.epochs": _EPOCHS,
     "cells.noised": IntDistribution(0, 3),
@@ -58,7 +59,8 @@ _NEARLY = 0.7  # share of the training with which a model counts as trained
 # Share of the seconds that are planned: a machine may be slower later than it was at first.
 _PLANNED = 0.8
 _DISTILLED = 0.25
-_SECOND_BLOCK = 1.5  # times as long as a cell of one block takes one of two
+# Times as long as a cell of one block takes one of words alone, and one of two blocks.
+_WORDS, _SECOND_BLOCK = 0.4, 1.5
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
 ROUNDS = 4
 """Plans at most: each knows better than the one before how long things take here."""
@@ -135,9 +137,12 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
         return []
     # Its own pass and the one back, and the teacher's over all rows, which is kept.
     of_cut, of_teacher = _BATCH * teacher * 4 * _DISTILLED, 1.5 * teacher * train
-    of_distilled = int(min(_WHOLE / 2, (seconds - steps * step - of_teacher) / of_cut))
+    answered = any(trial.knobs.get("cells.noised") for trial in run.finished)  # once for a run
+    of_words, of_noised = _WORDS * steps * step, (not answered) * _NOISED * train * teacher
+    of_cells = steps * step + of_words
+    of_distilled = int(min(_WHOLE / 2, (seconds - of_cells - of_teacher) / of_cut))
     plain, noised = (_cell(1, steps, train, copies) for copies in (0, _NOISED))
-    wanted = [(plain, steps * step)]
+    wanted = [(plain, steps * step), (_cell(0, steps, train), of_words)]
     if of_distilled >= _FEWEST_OF_CUT:
         distilled = {
             METHOD: "distilled",
@@ -145,7 +150,8 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
             "distilled.stages.recover.epochs": of_distilled * _BATCH / train,
         }
         wanted.append((distilled, of_distilled * of_cut + of_teacher))
-    wanted.append((noised, steps * step + _NOISED * train * teacher))
+    wanted.append((noised, steps * step + of_noised))
+    wanted.append((_cell(0, steps, train, _NOISED), of_words + of_noised))
     if (alone := _had(run, plain)) and (more := _had(run, noised)):
         pays = more.result.worth > alone.result.worth
         second = _cell(2, steps, train, _NOISED * pays)
@@ -182,6 +188,7 @@ def _cut(ratio: float) -> Knobs:
 def _cell(blocks: int, steps: int, train: int, noised: int = 0) -> Knobs:
     return {
         METHOD: "cells",
+        "cells.operations[0]": "conv5" if blocks else "none",
         "cells.operations[1]": "conv5" if blocks == 2 else "none",
         "cells.noised": noised,
         "cells.epochs": steps * _BATCH / (train * (1 + noised)),
@@ -199,7 +206,8 @@ def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
     taken = [
         (_steps(trial.knobs, train), trial.seconds)
         for trial in run.finished
-        if trial.knobs.get("cells.operations[1]") == "none"
+        if trial.knobs.get("cells.operations[0]") == "conv5"
+        and trial.knobs["cells.operations[1]"] == "none"
         and not trial.knobs["cells.noised"]
         and trial.seconds is not None
     ]

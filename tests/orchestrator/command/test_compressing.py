@@ -118,6 +118,8 @@ def test_with_labels_and_many_texts_cells_are_trained(
     found = compress(teacher, table, out="small", minutes=3, min_metric_kept=0.5, **own)
     kinds = {trial.knobs["method"] for trial in found.run.finished}
     assert kinds >= {"cut", "cells"}
+    first = {trial.knobs.get("cells.operations[0]") for trial in found.run.finished}
+    assert first >= {"none", "conv5"}, "also a cell of words alone"
     assert found.passed
     assert found.run.metric_name == "accuracy"
     assert found.deployed.heldout_metric > 0.5
@@ -328,7 +330,7 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
         found = planning.afterwards(run_of(begun, *had), texts, seconds, teacher=0.002)
         return [
             (
-                str(one["method"]),
+                "words" if one.get("cells.operations[0]") == "none" else str(one["method"]),
                 copies := int(one.get("cells.noised", 0)),
                 round(epochs * train * (1 + copies) / 32),
             )
@@ -337,10 +339,11 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
         ]
 
     cell, distilled, noised = ("cells", 0, 4000), ("distilled", 0, 2000), ("cells", 3, 4000)
+    words, noised_words = ("words", 0, 4000), ("words", 3, 4000)
     assert plan(10) == []
     assert plan(50) == [("cells", 0, 400)]
-    assert plan(600) == [cell, ("distilled", 0, 992)], "the teacher's own pass is 16.5 s"
-    assert plan(5000) == [cell, distilled, noised]
+    assert plan(800) == [cell, words, ("distilled", 0, 992)], "the teacher's own pass is 16.5 s"
+    assert plan(5000) == [cell, words, distilled, noised, noised_words]
 
     def advised(*had: Any) -> str:
         return " ".join(planning.advice(run_of(begun, *had), texts))
@@ -349,8 +352,10 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     had = [finished(one, 400) for one in first]
     assert "with more minutes" in advised()
     assert advised(*had) == ""
+    assert plan(520, *had[:3]) == [noised_words], "the teacher's answers to copies are 33 s"
+    assert plan(520, *had[:3], had[4]) == [noised], "which are there now"
     assert plan(5000, *had) == [cell], "two blocks learn as one block does best"
-    had[-1] = finished(first[-1], 400, worth=1.0)
+    had[3] = finished(first[3], 400, worth=1.0)
     assert plan(5000, *had) == [noised]
     [last] = planning.afterwards(run_of(begun, *had), texts, 5000, 0.002)
     assert last["cells.operations[1]"] == "conv5"
