@@ -74,9 +74,7 @@ def probabilities(logits: Array, temperature: float = 1.0) -> NDArray[np.float64
     return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
-def at_least(
-    right: Array | int, rows: int, chance: float = 1 - CONFIDENCE
-) -> NDArray[np.float64]:
+def at_least(right: Array | int, rows: int, chance: float = 1 - CONFIDENCE) -> NDArray[np.float64]:
     """Least share that is right among all rows of the kind, but for this chance.
 
     The one-sided bound of Clopper and Pearson (1934) for `right` of `rows` independent rows.

@@ -191,7 +191,9 @@ def compress(
         members, rows = candidates.judged(run, [*numbers, None], keep=True)
         write_report([run], run.folder / "report.html")
         cascade, passed = _chosen(members, rows, aims, texts, take_nearest)
-        deployed = candidates.deploy(run, cascade, rows, out)
+        agreement = passed and not (min_metric_kept or max_ms)
+        promised = (min_agreement or GATE) if agreement else None
+        deployed = candidates.deploy(run, cascade, rows, out, promised)
     advice = tuple(planning.advice(run, texts))
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
