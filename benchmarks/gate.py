@@ -207,7 +207,7 @@ class Gate(Benchmark[Pool]):
     tasks = ()
     seeds = ()
     cache = False
-    grid = {"rows": (500, 1000, 1500, 4000), "draws": (200,), "rule": tuple(JUDGES)}
+    grid = {"rows": (500, 1000, 2000, 4000), "draws": (200,), "rule": tuple(JUDGES)}
 
     @classmethod
     def parser(cls) -> argparse.ArgumentParser:

@@ -164,7 +164,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
             "texts.txt': no column 'label'; there are 'text'",
         ),
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
-        (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (take_"),
+        (None, {}, "(0.95); give about 147 more texts, ask for less, or take the nearest (take_"),
         (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, ask for less, or take"),
         (None, {"max_length": 4096}, "max_length is 4096; "),
         (None, {"out": "taken"}, "'taken' exists and is not an empty folder"),
@@ -339,7 +339,7 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     cell, distilled, noised = ("cells", 0, 4000), ("distilled", 0, 2000), ("cells", 3, 4000)
     assert plan(10) == []
     assert plan(50) == [("cells", 0, 400)]
-    assert plan(600) == [cell, ("distilled", 0, 992)], "the teacher's own pass is 16.5 s"
+    assert plan(600) == [cell, ("distilled", 0, 1039)], "the teacher's own pass is 13.5 s"
     assert plan(5000) == [cell, distilled, noised]
 
     def advised(*had: Any) -> str:
