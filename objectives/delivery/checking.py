@@ -82,7 +82,8 @@ class Holding:
         if self.more is not None:
             more = f"about {float(f'{self.more:.2g}'):,.0f} more texts would tell"
         if self.asked:
-            return f"{more or 'a million more texts would not tell'}: {counted}, promised are {promise}"
+            more = more or "a million more texts would not tell"
+            return f"{more}: {counted}, promised are {promise}"
         if self.changed:
             return "may not hold: the texts are not like those at writing; ask the original model"
         return more or "holds as far as texts tell: they differ from those at writing by chance"

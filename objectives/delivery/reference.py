@@ -74,6 +74,8 @@ def write_reference(
         folder / _FILE,
         {"numbers": json.dumps(numbers)},
     )
+    # safetensors writes for the owner alone: another account may run the check.
+    (folder / _FILE).chmod((folder / "classifier.json").stat().st_mode)
 
 
 def read_reference(folder: Path) -> Reference:

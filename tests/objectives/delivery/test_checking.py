@@ -184,3 +184,7 @@ def test_no_rare_word_can_be_read_from_the_reference(written: Path, tmp_path: Pa
     tokenizer, rarity = tokenizer_of(folder), read_reference(folder).rarity
     rarities = [float(rarity[tokenizer.token_to_id(word)]) for word in (absent, rare, common)]
     assert rarities[0] == rarities[1] > rarities[2]
+    modes = {
+        (folder / name).stat().st_mode for name in ("classifier.json", "reference.safetensors")
+    }
+    assert len(modes) == 1, "who may read the model may read it"
