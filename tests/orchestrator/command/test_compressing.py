@@ -16,6 +16,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from objectives.combining.members import GateRows, Member
+from objectives.delivery.checking import check
 from objectives.errors import MaskfrontError, UserError
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
@@ -98,6 +99,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     compress(teacher, texts, out="small", max_length=24, minutes=1e-3, take_nearest=True)
     timed = read_speeds(load_run(report.parent))[0].models
     assert len(timed) == 1, "a model that was trained is judged, though the time is up"
+    assert check("small", texts, model=teacher).texts == 60
 
 
 @pytest.mark.slow
