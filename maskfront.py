@@ -18,6 +18,8 @@ __version__: str
 if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read it
     from objectives.combining.cascade import Cascade as Cascade
     from objectives.delivery.bench import bench as bench
+    from objectives.delivery.checking import Holding as Holding
+    from objectives.delivery.checking import check as check
     from objectives.errors import MaskfrontError as MaskfrontError
     from objectives.errors import UserError as UserError
     from objectives.methods.aps_t import ApsT as ApsT

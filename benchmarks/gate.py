@@ -85,6 +85,7 @@ def of_gates(pool: Pool, rows: int, draws: int) -> list[Row]:
     original, full = pool.logits[None].argmax(-1), pool.run.unpruned.cost
     prices = {None: full} | {trial.number: trial.result.cost for trial in pool.run.front}
     broken, costs = Counter[float](), {gate: list[float]() for gate in GATES}
+    reached = {gate: list[float]() for gate in GATES}
     for drawn in draws_of(pool, rows, draws):
         roles = {"select": drawn, "heldout": np.arange(len(original))}
         members = [
@@ -99,7 +100,14 @@ def of_gates(pool: Pool, rows: int, draws: int) -> list[Row]:
             if cascade is not None:
                 broken[gate] += cascade.heldout_agreement < gate
                 costs[gate].append(cascade.cost / full)
-    return [row_of("gate", gate, draws, broken[gate], costs[gate]) for gate in GATES]
+                reached[gate].append(cascade.heldout_agreement)
+    return [
+        {
+            **row_of("gate", gate, draws, broken[gate], costs[gate]),
+            "mean_agreement": round(fmean(reached[gate]), 4) if reached[gate] else None,
+        }
+        for gate in GATES
+    ]
 
 
 def redrawn(pool: Pool, drawn: Drawn, folder: Path) -> ParetoView:
@@ -199,7 +207,7 @@ class Gate(Benchmark[Pool]):
     tasks = ()
     seeds = ()
     cache = False
-    grid = {"rows": (500, 1000, 1500), "draws": (200,), "rule": tuple(JUDGES)}
+    grid = {"rows": (500, 1000, 2000, 4000), "draws": (200,), "rule": tuple(JUDGES)}
 
     @classmethod
     def parser(cls) -> argparse.ArgumentParser:
@@ -223,7 +231,8 @@ class Gate(Benchmark[Pool]):
     def show(self, rows: list[Row]) -> None:
         """Print the promises, and the expected metrics."""
         columns = ("study", "rule", "promise", "rows", "named", "share_broken", "mean_cost")
-        promises = [[row[name] for name in columns] for row in rows if row["rule"] != EXPECTED]
+        columns = (*columns, "mean_agreement")
+        promises = [[row.get(name) for name in columns] for row in rows if row["rule"] != EXPECTED]
         print_table("promises that all rows broke", columns, promises)
         errors = ("too_high", "expected_too_high", "error", "expected_error")
         columns = ("study", "rows", "named", *errors)

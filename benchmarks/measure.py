@@ -14,6 +14,7 @@ MODULES = {
     "bits": ["bits"],
     "cascade": ["cascade"],
     "cells": ["cells", "noised", "several_tasks", "systems"],
+    "check": ["check"],
     "compress": ["compress", "rivals"],
     "engines": ["latency_table", "onnx_kernels"],
     "few_bits": ["elastic_bits", "few_bits", "post_training"],

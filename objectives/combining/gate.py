@@ -5,8 +5,8 @@ chooses the pair of models, and the others, which had no part in that, choose it
 pair the thresholds are tested from the one that defers all rows downwards, until one fails: so the
 confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021). Where
 the large model itself fails, the unpruned one is tested in its place, in the engine in which it is
-the cheapest by the rows that choose: a second test, so that in all at most 10% pass wrongly. A
-model alone is a cascade of it that defers nothing.
+the cheapest by the rows that choose: a second test, which shares the 5% with the first. A model
+alone is a cascade of it that defers nothing.
 """
 
 import math
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from objectives.combining.cascade import SHARES, Cascade, CascadePair, pair_of
 from objectives.combining.members import enough
 
+_CHANCES = (0.04, 0.01)
+"""Chances to pass wrongly: in the first test, and in the second one, which is seldom needed."""
 _Place = tuple[float, float]
 """The mean cost of a row, and the threshold that leads to it."""
 
@@ -30,7 +32,9 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
     The share is below 1. None where the selection rows cannot say so of any, or are too few.
     """
 
-    def place(pair: CascadePair, needed: int) -> _Place | None:
+    def place(pair: CascadePair, needed: int | None) -> _Place | None:
+        if needed is None:
+            return None
         curve = pair.curve()
         failed = np.flatnonzero(curve.agreed < needed)
         last = int(failed[-1]) + 1 if len(failed) else 0
@@ -40,11 +44,15 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
 
     rows = _rows(pairs)
     judging = vouching(rows)
-    least = enough(share, judging)
+    least = needed_rows(share, judging)
     if least is None:
         return None
     alike = math.ceil(least / judging * (rows - judging))
-    return _taken(pairs, lambda pair: place(pair, alike), lambda pair: place(pair, least))
+    return _taken(
+        pairs,
+        lambda pair: place(pair, alike),
+        lambda pair, chance: place(pair, enough(share, judging, chance)),
+    )
 
 
 def cheapest_keeping(
@@ -69,12 +77,22 @@ def cheapest_keeping(
         original = pair.rows.value("select", pair.rows.original["select"])
         return pair.rows.value("select", pair.said("select", threshold)) - kept * original
 
-    def surely(pair: CascadePair, threshold: float) -> float:
-        return pair.rows.surely("select", pair.said("select", threshold), kept)
+    def vouched(pair: CascadePair, chance: float) -> _Place | None:
+        if kept and enough(kept, vouching(_rows(pairs)), chance) is None:
+            return None  # where no row differs a bootstrap is sure of anything
+        return place(
+            pair,
+            lambda pair, threshold: pair.rows.surely(
+                "select", pair.said("select", threshold), kept, chance
+            ),
+        )
 
-    if kept and enough(kept, vouching(_rows(pairs))) is None:
-        return None  # where no row differs a bootstrap is sure of anything
-    return _taken(pairs, lambda pair: place(pair, measured), lambda pair: place(pair, surely))
+    return _taken(pairs, lambda pair: place(pair, measured), vouched)
+
+
+def needed_rows(share: float, judging: int) -> int | None:
+    """Fewest of the rows that vouch that must agree for the gate; None if all would not do."""
+    return enough(share, judging, _CHANCES[0])
 
 
 def vouching(rows: int) -> int:
@@ -94,7 +112,7 @@ def _rows(pairs: Sequence[CascadePair]) -> int:
 def _taken(
     pairs: Sequence[CascadePair],
     chosen_by: Callable[[CascadePair], _Place | None],
-    vouched_for: Callable[[CascadePair], _Place | None],
+    vouched_for: Callable[[CascadePair, float], _Place | None],
 ) -> Cascade | None:
     """The pair that is cheapest by the rows that choose, at the threshold of the others. Where the
     large model itself does not pass by these, the unpruned one stands in for it."""
@@ -108,8 +126,8 @@ def _taken(
     to_unpruned = (
         pair for pair in others if pair.small is first.small and pair.large.number is None
     )
-    for pair in (first, *islice(to_unpruned, 1)):
-        vouched = vouched_for(pair.judged_by(~third))
+    for pair, chance in zip((first, *islice(to_unpruned, 1)), _CHANCES, strict=False):
+        vouched = vouched_for(pair.judged_by(~third), chance)
         if vouched is None:
             continue
         if vouched[0] >= pair.large.cost:  # the large model passed first, and costs less alone

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from objectives.combining.cascade import Cascade
-from objectives.combining.members import GateRows, Member
+from objectives.combining.members import GateRows, Member, at_least
 from objectives.delivery import deployed
 from objectives.delivery.bench import UNPRUNED, timings_of
 from objectives.delivery.exported import load_model
+from objectives.delivery.reference import write_reference
 from objectives.delivery.timings import Bench, with_comparisons
 from objectives.engines.names import BITS, Engine
 from objectives.metric import Logits
@@ -175,9 +176,17 @@ class Candidates:
             for role in ("select", "heldout")
         }
 
-    def deploy(self, run: RunRecord, found: Cascade, rows: GateRows, out: Path) -> Deployed:
+    def deploy(
+        self,
+        run: RunRecord,
+        found: Cascade,
+        rows: GateRows,
+        out: Path,
+        promised: float | None = None,
+    ) -> Deployed:
         """Write what was chosen to `out`; a trial's model alone with all that an export has. What
-        it is worth is measured on the folder that was written."""
+        it is worth is measured on the folder that was written. `promised` is the agreement of a
+        gate that was passed; otherwise the folder promises what its held-out answers show."""
         served = self.scratch / "found"
         served.mkdir()
         self._write(served, found)
@@ -190,6 +199,12 @@ class Candidates:
                 card = deployed_card(run, done, self.inputs.task.max_length)
                 (unfinished / "README.md").write_text(card, encoding="utf-8")
             shutil.copytree(served, unfinished, dirs_exist_ok=True)
+            train, heldout = (deployed.texts_of(self.inputs, role) for role in ("train", "heldout"))
+            agreed, deferred = (
+                round(share * len(heldout)) for share in (done.heldout_agreement, done.deferred)
+            )
+            share = promised or max(0.001, float(at_least(agreed, len(heldout))))
+            write_reference(unfinished, train, heldout, agreement=share, deferred=deferred)
         return done
 
     def _write(self, folder: Path, found: Cascade) -> None:

@@ -23,6 +23,7 @@ from reports.speed import inputs_of, teacher_of
 
 FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")
 """The engines of which each model has the faster one."""
+_AGREEMENT = 0.99  # aim where none is named
 _MOST = 8  # models that are tried: of a longer front every other one, or fewer
 
 
@@ -58,7 +59,7 @@ def cascade(
         candidates.add(None, unpruned, inputs.tokenizer)
         members, rows = candidates.judged(run, [*(trial.number for trial in front), None])
         chosen = _chosen(run, list(pairs_of(members, rows)), aims)
-        return candidates.deploy(run, chosen, rows, out)
+        return candidates.deploy(run, chosen, rows, out, _agreement(aims))
 
 
 def _check_aims(aims: Mapping[str, float | None]) -> None:
@@ -67,6 +68,12 @@ def _check_aims(aims: Mapping[str, float | None]) -> None:
     for name, aim in aims.items():
         if aim is not None and name != "max_ms" and not 0 < aim <= 1:
             raise RunError(f"{aim:g} is not a share above 0 and at most 1", name)
+
+
+def _agreement(aims: Mapping[str, float | None]) -> float | None:
+    """The agreement that is aimed at; None if the aim is another."""
+    others = (aims["max_ms"], aims["min_metric"])
+    return None if any(others) else aims["min_agreement"] or _AGREEMENT
 
 
 def _chosen(
@@ -86,7 +93,7 @@ def _chosen(
         aim = f"has {run.metric_name} >= {metric:g} with 95% confidence"
         nearest = f"the unpruned model has {run.unpruned.metric:.4f} on the selection split"
     else:
-        name, share = "min_agreement", aims["min_agreement"] or 0.99
+        name, share = "min_agreement", _agreement(aims) or _AGREEMENT
         cascade = cheapest_agreeing(pairs, share)
         aim = f"answers {share:.1%} of all texts as the unpruned model does, with 95% confidence"
         nearest = "the selection split has too few rows to say so; ask for less"

@@ -446,6 +446,28 @@ def _compress(
     typer.echo(f"all that was tried, in {compressed.seconds:.0f} s: {report_file}")
 
 
+@app.command("check")
+@takes("objectives.delivery.checking:check")
+def _check(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="What compress or cascade wrote.")
+    ],
+    **options: Any,
+) -> None:
+    """Test whether a folder still answers as the original model, on new texts; 1 if it does not."""
+    from objectives.delivery.checking import check
+    from objectives.device import quiet_libraries
+
+    quiet_libraries()
+    with interrupted("nothing was written"):
+        checked = check(folder, **options, say=say_to_stderr)
+    typer.echo(checked.sentence())
+    for line in checked.lines():
+        typer.echo(f"  {line}")
+    if checked.alarm:
+        raise typer.Exit(1)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: an error that the user can mend is one line and exit code 2."""
     given = sys.argv[1:] if arguments is None else list(arguments)

@@ -16,8 +16,13 @@ from rich.console import Console
 
 from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of
-from objectives.combining.gate import cheapest_agreeing, cheapest_keeping, most_agreeing_within
-from objectives.combining.members import GateRows, Member, enough
+from objectives.combining.gate import (
+    cheapest_agreeing,
+    cheapest_keeping,
+    most_agreeing_within,
+    needed_rows,
+)
+from objectives.combining.members import GateRows, Member
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few
 from objectives.students.bert.pretrained import Checkpoint
@@ -186,7 +191,9 @@ def compress(
         members, rows = candidates.judged(run, [*numbers, None], keep=True)
         write_report([run], run.folder / "report.html")
         cascade, passed = _chosen(members, rows, aims, texts, take_nearest)
-        deployed = candidates.deploy(run, cascade, rows, out)
+        agreement = passed and not (min_metric_kept or max_ms)
+        promised = (min_agreement or GATE) if agreement else None
+        deployed = candidates.deploy(run, cascade, rows, out, promised)
     advice = tuple(planning.advice(run, texts))
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
@@ -241,7 +248,7 @@ def _check_reach(
     """Raise RunError where no model can pass, or where labels would narrow what the model says."""
     share = aims["min_agreement"] or aims["min_metric_kept"] or GATE
     gated = aims["max_ms"] is None and not take_nearest
-    if gated and enough(share, planning.RoleSizes.of(texts).vouching) is None:
+    if gated and needed_rows(share, planning.RoleSizes.of(texts).vouching) is None:
         more = _more_texts(1.0, share, texts)
         raise RunError(
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
@@ -382,7 +389,7 @@ def _more_texts(reached: float, share: float, texts: int) -> int | None:
     """How many more texts the gate would need at the same share; None if no number would do."""
     for more in (int(texts * 1.1**power) for power in range(1, 60)):
         rows = planning.RoleSizes.of(more).vouching
-        needed = enough(share, rows)
+        needed = needed_rows(share, rows)
         if needed is not None and needed <= reached * rows:
             return more - texts
     return None

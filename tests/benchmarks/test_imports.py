@@ -24,7 +24,9 @@ def test_the_registry_knows_its_benchmarks_and_their_options(name: str) -> None:
     assert (benchmark.__doc__ or "").split("\n", 1)[0].rstrip("?:.").strip()
     parser = benchmark.parser()
     given = ["--cache", "folder"] if benchmark.cache else []
-    asked = parser.parse_args([*given, *(["--run", "folder"] if name == "gate" else [])])
+    required = {"gate": ["run"], "check": ["folder", "model", "source"]}
+    given += [word for option in required.get(name, ()) for word in (f"--{option}", "folder")]
+    asked = parser.parse_args(given)
     keys = list(benchmark.keys(benchmark(asked)))
     assert keys
     assert len({str(key) for key in keys}) == len(keys)

@@ -139,6 +139,17 @@ def test_the_gate_holds_on_rows_that_chose_nothing(share: float) -> None:
     assert below <= 18, f"{below} of 200"
 
 
+def test_of_many_rows_the_gate_gives_what_was_asked() -> None:
+    """As many rows as `compress` takes of 13,880 texts; the mean of 20 draws."""
+    given = []
+    for seed in range(20):
+        own, rows = members(rows=4000, seed=seed)
+        found = cheapest_agreeing(list(pairs_of(own, rows)), 0.95)
+        assert found is not None
+        given.append(found.heldout_agreement)
+    assert 0.95 < np.mean(given) < 0.96
+
+
 @pytest.mark.slow
 def test_the_gate_holds_though_the_cheapest_of_many_is_taken() -> None:
     """Six models, fifteen pairs: who takes the cheapest of all takes the luckiest, too."""
@@ -169,6 +180,31 @@ def test_where_the_large_model_fails_the_unpruned_one_stands_in() -> None:
     found = cheapest_agreeing(pairs, 0.95)
     assert found is not None
     assert (found.small, found.large) == (SMALL, LARGE)
+
+
+@pytest.mark.parametrize(("chance", "passes"), [(0.04, False), (0.01, True)])
+def test_the_second_test_leaves_a_chance_of_a_hundredth(chance: float, passes: bool) -> None:
+    """Two models that are always alike, so that each pair has one agreement at every threshold."""
+    vouch, generator = np.arange(300) % 3 != 0, np.random.default_rng(0)
+    original = np.eye(3, dtype=np.float32)[generator.integers(3, size=300)]
+    right = enough(0.9, 200, chance)
+    assert right is not None
+
+    def wrong(vouching: int) -> np.ndarray:
+        said = original.copy()
+        rows = np.flatnonzero(vouch)[:vouching]
+        said[rows] = np.roll(original[rows], 1, axis=-1)
+        return said
+
+    said = {"select": original.argmax(-1), "heldout": original.argmax(-1)}
+    logits = {0: wrong(150), 1: wrong(150), None: wrong(200 - right)}
+    own = [
+        Member(number, cost, dict.fromkeys(said, logits[number]))
+        for number, cost in ((0, 0.1), (1, 0.5), (None, 1.0))
+    ]
+    rows = GateRows(metric="agreement", labels=said, original=said, classes=3)
+    found = cheapest_agreeing(list(pairs_of(own, rows)), 0.9)
+    assert (found is not None) == passes
 
 
 def test_the_cheapest_defers_less_than_all() -> None:
