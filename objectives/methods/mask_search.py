@@ -132,8 +132,8 @@ of 10% before it, and a rate goes by the share of the FLOPs that is cut."""
 class MaskSearch(StagedMethod):
     """Gradient descent on masks; the defaults are "anneal", begun from Fisher information.
 
-    The usual knobs are those of `per_slot`. On CoLA and SST-2 this search is behind `FisherSearch`,
-    which ranks the units once (docs/comparison.md).
+    The usual knobs are those of `per_slot`. Also tuned this search is behind `FisherSearch`, which
+    ranks the units once (docs/comparison.md).
     """
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
