@@ -64,6 +64,33 @@ def _again(context: typer.Context) -> str:
     return shlex.join(["maskfront", *context.obj])
 
 
+@app.command("compress")
+@takes("orchestrator.command.compressing:compress", "command")
+def _compress(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A fine-tuned classifier: folder or hub name.")
+    ],
+    **options: Any,
+) -> None:
+    """Make a classifier small and fast in minutes, as far as a gate allows, without labels."""
+    from objectives.device import quiet_libraries
+    from orchestrator.command.compressing import compress
+
+    quiet_libraries()
+    with unattended(), interrupted("finished trials are kept, run the same command to go on"):
+        compressed = compress(model, **options, command=_again(context), say=say_to_stderr)
+    done = compressed.deployed
+    typer.echo(f"{done.folder}  ({done.what()})")
+    typer.echo(f"  {done.worth(compressed.run.metric_name)}")
+    if not compressed.passed:
+        typer.echo("  it does not pass the gate: it is the nearest")
+    for line in compressed.advice:
+        typer.echo(f"  {line}")
+    report_file = compressed.run.folder / "report.html"
+    typer.echo(f"all that was tried, in {compressed.seconds:.0f} s: {report_file}")
+
+
 @app.command("run")
 @takes("orchestrator.command.launching:launch", "report", "command")
 def _run(
@@ -417,33 +444,6 @@ def _bench(
         file = keep_speeds(record, timed)
         if not as_json:
             typer.echo(f"kept in {file}; maskfront report shows it")
-
-
-@app.command("compress")
-@takes("orchestrator.command.compressing:compress", "command")
-def _compress(
-    context: typer.Context,
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A fine-tuned classifier: folder or hub name.")
-    ],
-    **options: Any,
-) -> None:
-    """Make a classifier small and fast in minutes, as far as a gate allows, without labels."""
-    from objectives.device import quiet_libraries
-    from orchestrator.command.compressing import compress
-
-    quiet_libraries()
-    with unattended(), interrupted("finished trials are kept, run the same command to go on"):
-        compressed = compress(model, **options, command=_again(context), say=say_to_stderr)
-    done = compressed.deployed
-    typer.echo(f"{done.folder}  ({done.what()})")
-    typer.echo(f"  {done.worth(compressed.run.metric_name)}")
-    if not compressed.passed:
-        typer.echo("  it does not pass the gate: it is the nearest")
-    for line in compressed.advice:
-        typer.echo(f"  {line}")
-    report_file = compressed.run.folder / "report.html"
-    typer.echo(f"all that was tried, in {compressed.seconds:.0f} s: {report_file}")
 
 
 @app.command("check")
