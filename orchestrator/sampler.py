@@ -10,7 +10,7 @@ from objectives.errors import UserError
 
 SamplerName = Literal["tpe", "gp", "nsgaii", "random"]
 SamplerFactory = Callable[[int], BaseSampler]
-"""From a seed to a sampler: of OptunaHub, or of one's own."""
+"""From a seed to a sampler: of OptunaHub, or of one's own; or a class that takes a `seed`."""
 
 _RANDOM_TRIALS = 8  # random trials before a sampler models the outcome
 
@@ -29,7 +29,8 @@ def make_sampler(
     mixed = int(np.random.SeedSequence([seed, trials_so_far, worker]).generate_state(1)[0])
     at_random = max(_RANDOM_TRIALS, population)
     if not isinstance(name, str):
-        made = name(mixed)
+        # The first parameter of a class of Optuna is seldom its seed.
+        made = name(seed=mixed) if isinstance(name, type) else name(mixed)
         if not isinstance(made, BaseSampler):
             raise UserError(f"Study.sampler returned {made!r}; it must return an Optuna sampler")
         return made

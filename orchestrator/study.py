@@ -116,10 +116,11 @@ class Study:
     """How much of the full training each trial gets: less is cheaper, and is on no front with more.
     Begin a full study with what a cheap one found by `warm_start`."""
     sampler: SamplerName | SamplerFactory | None = "tpe"
-    """Sampler of the knobs: Optuna's "tpe", "gp", "nsgaii" or "random", or a function from a seed
-    to any other sampler, such as `lambda seed: QMCSampler(seed=seed)`. None draws nothing: the
-    trials are those of `first`, and one that failed is tried again by the next launch. It decides
-    no result, and so may change from launch to launch."""
+    """Sampler of the knobs: Optuna's "tpe", "gp", "nsgaii" or "random"; a class of samplers, such
+    as `QMCSampler`; or a function from a seed to a sampler, such as `lambda seed:
+    QMCSampler(scramble=True, seed=seed)`. None draws nothing: the trials are those of `first`, and
+    one that failed is tried again by the next launch. It decides no result, and so may change from
+    launch to launch."""
     trials: PositiveInt = 12
     """Trials wanted. Launching again continues up to this number."""
     patience: PositiveInt | None = None

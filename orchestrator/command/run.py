@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import RunError
-from orchestrator.runs.records import FinishedTrial, RunRecord, read_run
+from orchestrator.runs.records import FinishedTrial, RunRecord, load_optuna_study, read_run
 from orchestrator.runs.results import Measured, divergence_texts, ratio_text, short_size
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import visible
 
 if TYPE_CHECKING:
+    import optuna
     import pandas as pd
     from rich.table import Table
 
@@ -31,6 +32,11 @@ class Run(RunRecord):
 
     A notebook shows it as the table of its front, and so does `print`.
     """
+
+    @property
+    def optuna_study(self) -> optuna.Study:
+        """The run's Optuna study, as its storage has it now. Raises RunError if that is gone."""
+        return load_optuna_study(self.folder)
 
     def dataframe(self) -> pd.DataFrame:
         """All trials that were started, one a row, by number.

@@ -88,3 +88,12 @@ def test_a_sampler_of_ones_own_gets_a_seed_that_never_comes_again() -> None:
     assert seeds[-1] == seeds[0]
     with pytest.raises(UserError, match=r"returned 'tpe'; it must return an Optuna"):
         make_sampler(1, 0, 4, 0, lambda seed: "tpe")  # type: ignore[arg-type, return-value]
+
+
+def test_a_class_of_samplers_is_seeded() -> None:
+    """The first parameter of `TPESampler` is no seed, that of `NSGAIISampler` its population."""
+    for kind in (TPESampler, NSGAIISampler, RandomSampler):
+        first, second, other = (
+            drawn(study_of(make_sampler(seed, 0, 4, name=kind), [])) for seed in (1, 1, 2)
+        )
+        assert first == second != other

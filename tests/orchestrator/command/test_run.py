@@ -35,6 +35,7 @@ def test_the_dataframe_agrees_with_optuna(run: Run) -> None:
     frame = run.dataframe()
     study = optuna.load_study(study_name=run.name, storage=f"sqlite:///{run.folder}/study.db")
     theirs = study.trials_dataframe()
+    pd.testing.assert_frame_equal(run.optuna_study.trials_dataframe(), theirs)
     states = frame["state"].map({"finished": "COMPLETE", "failed": "FAIL"})
     assert list(frame["number"]) == list(theirs["number"])
     assert list(states) == list(theirs["state"])
