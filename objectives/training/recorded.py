@@ -1,6 +1,7 @@
 """Record what a function asks of a GPU as a CUDA graph, and replay it: a step of a small model
 takes the host longer than the device, and a replay asks for the whole step at once."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from objectives.device import free_memory
+from objectives.device import free_memory, out_of_memory
+from objectives.errors import first_line
 
 Tensors = Mapping[str, Tensor]
 _Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
@@ -37,7 +39,7 @@ class Recordings:
     # training, until Python looks for cycles.
 
     def __init__(self, device: str, undo: Callable[[], None] = lambda: None):
-        """`undo` drops what a recording that found no memory left behind."""
+        """`undo` drops what a recording that failed left behind."""
         self._undo = undo
         self._recordings: dict[_Shapes, _Recording | None] = {}
         self._pool: Any = None
@@ -55,15 +57,15 @@ class Recordings:
         if self._stream is None:
             return function(inputs)
         shapes = tuple((name, value.shape, value.dtype) for name, value in inputs.items())
-        stream, around = self._stream, torch.cuda.current_stream(self._stream.device)
-        stream.wait_stream(around)
+        stream, usual = self._stream, torch.cuda.current_stream(self._stream.device)
+        stream.wait_stream(usual)
         with torch.cuda.stream(stream):
             if shapes not in self._recordings:
                 self._recordings[shapes] = None
                 results = function(inputs)
             else:
                 results = self._replayed(function, shapes, inputs)
-        around.wait_stream(stream)
+        usual.wait_stream(stream)
         return results
 
     def _replayed(
@@ -73,7 +75,9 @@ class Recordings:
         if recording is None:
             try:
                 recording = self._recordings[shapes] = self._record(function, inputs)
-            except torch.OutOfMemoryError:
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    warnings.warn(f"steps are plain: {first_line(error)}", stacklevel=2)
                 # A recording holds its memory for good: what has none to spare goes on without.
                 self._undo()
                 self._recordings, self._stream = {}, None
