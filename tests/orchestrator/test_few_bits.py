@@ -103,6 +103,7 @@ def test_bench_runs_and_scores_it_in_its_own_tokens(run: Run, study: Study) -> N
         assert abs(scores[f"{trial.number:05d}"] - trial.result.metric) < 0.15
 
 
+@pytest.mark.slow
 def test_onnx_which_rounds_no_inputs_says_so_and_is_scored(
     run: Run, study: Study, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def lines(folder: Path, texts: list[str]) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_texts_of_the_same_source_raise_no_alarm(cascade: Path, tmp_path: Path) -> None:
     for seed in range(20):
         found = check(cascade, lines(tmp_path, sentences(150, seed=100 + seed)))

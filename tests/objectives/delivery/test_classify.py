@@ -193,6 +193,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(alone: Path, tmp_path: Path) -
     assert ended.stdout.splitlines() == labels(opened(alone)(TEXTS[:1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loads", ["classify", "objectives.engines.onnx_model"])
 def test_no_device_id_is_written_and_no_telemetry_sent(
     loads: str, alone: Path, tmp_path: Path

@@ -217,6 +217,7 @@ def test_it_is_nearer_than_what_is_cut_at_random_and_training_brings_it_nearer(
     assert error(search_alone(replace(QUICK, stages=(learn,)), problem).model) < error(bare.model)
 
 
+@pytest.mark.slow
 def test_a_model_folder_and_an_onnx_file_answer_alike(problem: Problem, tmp_path: Path) -> None:
     model = search_alone(BARE, problem).model
     assert plain_bert(model) is None
