@@ -6,7 +6,6 @@ from pathlib import Path
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.run_folder import RunFolder
-from reports.pareto import pareto_view
 from reports.recommended import knee as find_knee
 from reports.recommended import recommended
 
@@ -61,7 +60,7 @@ def choose(
     if not front:
         raise RunError(f"'{run.folder}' has no model on its front yet; name a trial", "trial")
     if knee or not given:
-        return (_at_the_knee(run) if knee else recommended(pareto_view(run)) or front[0]).number
+        return (_at_the_knee(run) if knee else recommended(run) or front[0]).number
     if max_ratio is not None:
         good = [row for row in reversed(front) if row.result.ratio <= max_ratio]
         nearest = front[0]

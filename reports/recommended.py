@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectives.measures.bootstrap import Floats
-from orchestrator.runs.records import FinishedTrial
+from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.results import Measured, TrialResult
 from reports.pareto import ParetoView, percent
 
@@ -17,25 +17,25 @@ _SAVES = 0.5  # a model that costs more of the unpruned one is not worth the cha
 _EXPECTED = 0.01  # the loss within which the chosen model's metric is corrected for the choice
 
 
-def recommended(view: ParetoView) -> FinishedTrial | None:
+def recommended(run: RunRecord) -> FinishedTrial | None:
     """The model of the front to take: the cheapest that seems to lose at most 1% of the unpruned
     metric on the selection split, if it costs at most half; else at most 3%, likewise. Else the
     cheapest of 1% or 3% at any cost, the knee, or the best. None if the front is empty."""
-    metric = view.run.unpruned.metric
+    metric = run.unpruned.metric
     little = [
         trial
         for loss in (_LOSSES if metric > 0 else ())
-        for trial in [t for t in view.front if t.result.metric >= (1 - loss) * metric][:1]
+        for trial in [t for t in run.front if t.result.metric >= (1 - loss) * metric][:1]
     ]
     small = [trial for trial in little if trial.result.ratio <= _SAVES]
-    bend = knee([trial.result for trial in view.front])
-    knees = [] if bend is None else [view.front[bend]]
-    return next(iter((*small, *little, *knees, *view.front[-1:])), None)
+    bend = knee([trial.result for trial in run.front])
+    knees = [] if bend is None else [run.front[bend]]
+    return next(iter((*small, *little, *knees, *run.front[-1:])), None)
 
 
 def answer(view: ParetoView) -> str:
     """The recommended model and what it keeps, in a sentence; or why there is none."""
-    name, trial = view.run.unpruned.cost_name, recommended(view)
+    name, trial = view.run.unpruned.cost_name, recommended(view.run)
     if trial is None and view.outside:
         inside = sum(trial.result.violation <= 0 for trial in view.outside)
         if inside:
@@ -54,7 +54,7 @@ def answer(view: ParetoView) -> str:
 def certainty(view: ParetoView) -> str:
     """How much the recommended model loses at most by its selection rows, of 1, 3, 5 and 10%, and
     how many rows would show 1%. Empty where answers are not known."""
-    trial, comparison, metric = recommended(view), view.paired, view.run.unpruned.metric
+    trial, comparison, metric = recommended(view.run), view.paired, view.run.unpruned.metric
     if trial is None or comparison is None or metric <= 0:
         return ""
     most = comparison.most_lost(trial)
@@ -134,7 +134,7 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
     are not known the metrics alone decide. A model that answers several questions stands there
     once.
     """
-    first = recommended(view)
+    first = recommended(view.run)
     wanted: dict[int, list[str]] = {} if first is None else {first.number: ["recommended"]}
     expected: dict[int, float | None] = {}
     metric = view.run.unpruned.metric

@@ -41,7 +41,7 @@ def show_front(run: RunRecord, console: Console) -> None:
     view = pareto_view(run)
     say(console, f"{answer(view)} {certainty(view)}".strip())
     pick = expected_of(view)
-    if pick is not None and pick.trial == recommended(view):
+    if pick is not None and pick.trial == recommended(run):
         say(console, f"expected {run.metric_name} on other rows: {pick.expected:.4f}")
 
 
@@ -56,10 +56,9 @@ def next_commands(record: RunRecord, study_file: Path | None = None) -> list[str
     """Where the report of a finished run is, and what to do next; to export, the recommended
     model."""
     from orchestrator.runs.run_folder import RunFolder
-    from reports.pareto import pareto_view
     from reports.recommended import recommended
 
-    best = recommended(pareto_view(record))
+    best = recommended(record)
     folder = for_shell(record.folder)
     scored = "" if study_file is None else f" --study-file {for_shell(study_file)}"
     return [

@@ -13,7 +13,6 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from maskfront import Run, RunError, Study, load_run
-from reports.pareto import pareto_view
 from reports.recommended import recommended
 from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
@@ -65,7 +64,7 @@ def test_the_dataframe_tells_the_front_and_who_met_the_budget(run: Run) -> None:
 
 def test_a_model_is_chosen_and_exported_in_one_way(run: Run, tmp_path: Path) -> None:
     assert run.best(max_ratio=1.0) == run.best(min_metric=0.0) == run.front[0]
-    assert run.best() == recommended(pareto_view(run))
+    assert run.best() == recommended(run)
     with pytest.raises(RunError, match=r"accuracy >= 2 on its front; the nearest is trial 1"):
         run.best(min_metric=2)
     done = run.export(tmp_path / "model", max_ratio=1.0)
