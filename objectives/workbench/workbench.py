@@ -43,8 +43,8 @@ from objectives.workbench.words import answers_of_words, worth_of_words
 _LEARNT = 256
 """Train rows on which students are compared with their teacher."""
 _SOLVED, _RIDGE = 4096, 1e-3
-"""Train rows from which a new student's classifier is solved, and the ridge, a share of the mean
-variance of a pooled state."""
+"""Train rows from which a new student's classifier is solved, and the ridge: the square by which
+the student's training is taken to move a pooled state, which is in [-1, 1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +271,9 @@ def _solve_classifier(
     ).double()
     wanted, middle = logits[rows].double().cpu(), pooled.mean(0)
     centred = pooled - middle
-    ridge = _RIDGE * centred.square().sum(0).mean() * torch.eye(pooled.shape[1])
+    # Pooled states may vary by little (MiniLM's: 0.002). Weights that are large enough to tell them
+    # apart magnify whatever training does to them, and AdamW's steps never make them small again.
+    ridge = _RIDGE * len(pooled) * torch.eye(pooled.shape[1])
     weight = torch.linalg.solve(centred.T @ centred + ridge, centred.T @ (wanted - wanted.mean(0)))
     student.classifier.weight.copy_(weight.T)
     student.classifier.bias.copy_(wanted.mean(0) - middle @ weight)

@@ -370,6 +370,19 @@ def test_a_new_students_classifier_is_the_least_squares_of_the_teachers_logits(
     assert covariance < 0.01  # nothing that is linear in the states is left
 
 
+def test_pooled_states_that_hardly_differ_get_no_weights_that_training_would_magnify(
+    workbench: Workbench, planted_task: Task, tiny_bert: str, tmp_path: Path
+) -> None:
+    flat = BertForSequenceClassification.from_pretrained(tiny_bert)
+    flat.bert.pooler.dense.weight.data *= 0.001
+    flat.bert.save_pretrained(tmp_path / "flat")
+    workbench.tokenizer.save_pretrained(tmp_path / "flat")
+    teacher = Teacher(checkpoint=with_outputs(workbench, tmp_path / "teacher", LABELS))
+    inputs = read_inputs(planted_task, teacher, student=str(tmp_path / "flat"))
+    problem = prepare(inputs, session=Session(cache=tmp_path)).problem
+    assert problem.student.classifier.weight.abs().max() < 1
+
+
 def test_a_teacher_that_says_the_same_of_all_rows_is_told_and_remembered(
     workbench: Workbench, planted_task: Task, tmp_path: Path
 ) -> None:
