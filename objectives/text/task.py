@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
+import pandas as pd
+import pyarrow as pa
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
@@ -15,6 +17,9 @@ from objectives.errors import InnerShare, PositiveInt, UserError, check_ranges, 
 from objectives.metric import Labels, Metric
 from objectives.text.data import Split, Truncation
 from objectives.text.text_files import DELIMITERS, TextFile
+
+Rows: TypeAlias = Dataset | pd.DataFrame | pd.Series | Sequence[str] | Mapping[str, Sequence[Any]]
+"""Rows in memory: a table, columns by name, or texts alone."""
 
 ROLES = ("train", "alpha", "select", "heldout")
 
@@ -121,8 +126,8 @@ class Task:
         if not (files or callable(data) or isinstance(data, str)):
             raise UserError(
                 f"Task.data is a {type(data).__name__}; give a string, which names a data set on "
-                "the hub or a folder, or a function that returns a datasets.Dataset: "
-                "data=lambda: rows, for a DataFrame data=lambda: Dataset.from_pandas(frame)"
+                "the hub or a folder, or a function that returns a datasets.Dataset; for rows in "
+                "memory call Task.from_rows(rows, ...)"
             )
         if self.subset is not None and not isinstance(data, str):
             what = "a function has" if callable(data) else "files have"
@@ -203,6 +208,29 @@ class Task:
             )
         return cls(data=str(data), **fields)
 
+    @classmethod
+    def from_rows(cls, rows: Rows, *, heldout_rows: Rows | None = None, **fields: Any) -> Self:
+        """A task of rows in memory.
+
+        Args:
+            rows: a DataFrame, a `datasets.Dataset`, columns by name, or texts alone, which the
+                metric agreement needs no labels for.
+            heldout_rows: other rows, which are the held-out split, whole.
+            **fields: the other fields of a Task.
+
+        Returns:
+            The task.
+
+        Raises:
+            UserError: for rows of another kind.
+        """
+        column = fields.get("text", cls.text)
+        splits = {fields.get("split", cls.split): dataset_of(rows, column)}
+        if heldout_rows is not None:
+            fields["heldout_split"] = "heldout"
+            splits["heldout"] = dataset_of(heldout_rows, column)
+        return cls(data=lambda: DatasetDict(splits), **fields)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The text columns."""
@@ -277,6 +305,28 @@ class LabelledText:
             digest.update(repr((role, list(examples.texts), examples.labels.tolist())).encode())
         digest.update(repr(more).encode() if more else b"")
         return digest.hexdigest()[:16]
+
+
+def dataset_of(rows: Rows, text: str | tuple[str, str] = "text") -> Dataset:
+    """Rows in memory as a data set; texts alone are its column `text`. Raises UserError for what is
+    neither."""
+    try:
+        if isinstance(rows, Dataset):
+            return rows
+        if isinstance(rows, pd.DataFrame):
+            return Dataset.from_pandas(rows, preserve_index=False)
+        if isinstance(rows, Mapping):
+            return Dataset.from_dict({name: list(column) for name, column in rows.items()})
+        if isinstance(rows, Sequence | pd.Series) and not isinstance(rows, str):
+            texts = list(rows)
+            if isinstance(text, str) and all(isinstance(row, str) for row in texts):
+                return Dataset.from_dict({text: texts})
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise UserError(f"the rows are no table: {error}") from error
+    raise UserError(
+        f"rows are a {type(rows).__name__}; give a DataFrame, a datasets.Dataset, a dict of "
+        "columns, or a list of texts"
+    )
 
 
 def may_keep_tails(task: Task, max_length: int) -> bool:

@@ -3,6 +3,8 @@
 A study of cuts, cells and a distilled cut; the fastest of its models that passes a gate is written,
 alone or as a cascade."""
 
+from __future__ import annotations
+
 import math
 import re
 import time
@@ -25,9 +27,11 @@ from objectives.combining.gate import (
 from objectives.combining.members import GateRows, Member
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few
+from objectives.metric import Metric
+from objectives.students.bert.exporting import InMemory, save_in
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import survey
-from objectives.text.task import Task
+from objectives.text.task import Rows, Task
 from objectives.workbench.inputs import Inputs, check_lengths
 from objectives.workbench.teacher import Teacher, constant_metric, ready
 from orchestrator.command import planning
@@ -46,6 +50,8 @@ from reports.page.page import write_report
 GATE = 0.95
 """Share of the texts that are answered as before, unless another gate is named. int8 alone changes
 an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
+_METRICS = ("accuracy", "macro_f1", "mcc", "f1")
+_MODELS = Path("runs/models")
 _FEWEST = 20  # texts: fewer tell no two models apart
 # Share of the time in which the unpruned model answers texts; those beyond it are left out.
 _ANSWERING = 1 / 3
@@ -86,12 +92,13 @@ class _SaysOnce(Console):
 
 
 def compress(
-    model: str | Path,
-    data: str | Path,
+    model: str | Path | InMemory,
+    data: str | Path | Rows,
     *,
     out: str | Path,
     text: str = "text",
     label: str = "label",
+    metric: Metric = "accuracy",
     delimiter: str | None = None,
     encoding: str = "utf-8",
     quotechar: str | None = None,
@@ -111,21 +118,24 @@ def compress(
     rest students learn what the classifier answers. The unpruned model in int8 is a candidate, too.
 
     Args:
-        model: folder or hub name of a fine-tuned classifier of BERT's variants.
-        data: the texts: one per line (.txt), or a table.
+        model: folder or hub name of a fine-tuned classifier of BERT's variants; or a model with its
+            tokenizer, a Trainer or a pipeline, which is saved below runs/models.
+        data: the texts: one per line (.txt), or a table; in Python also a DataFrame, a
+            `datasets.Dataset` or a list of texts.
         out: the folder to make; it must not hold anything yet. All that was tried lies in
             runs/NAME-KEY, NAME being the folder's, with "-" for signs that no study's name has. The
             key says what decides the trials: the same call goes on there, and one with other texts,
             model or `max_length` has its own run.
         text: the column of the text, in a table.
         label: the column of the labels, which `min_metric_kept` reads.
+        metric: what `min_metric_kept` counts: accuracy, macro_f1, mcc, or f1 of class 1 of two.
         delimiter: what separates the columns of a CSV; "," or, in a .tsv, a tab.
         encoding: how the file's characters are written.
         quotechar: what encloses fields of a CSV, "" for nothing; see `Task.from_files`.
         minutes: time for everything, > 0.
         min_agreement: the gate: share of all texts on which the model answers as before, in (0, 1);
             0.95 if no gate is named.
-        min_metric_kept: the gate: share of the accuracy on the labels that is kept, in (0, 1).
+        min_metric_kept: the gate: share of the metric on the labels that is kept, in (0, 1).
         max_ms: the gate: milliseconds from text to label that a text may take in the mean; of these
             models the one that agrees most.
         take_nearest: where nothing passes the gate, write the model that agrees most.
@@ -151,15 +161,14 @@ def compress(
         return began + total - time.monotonic()
 
     aims = {"min_agreement": min_agreement, "min_metric_kept": min_metric_kept, "max_ms": max_ms}
-    _check(minutes, aims)
+    _check(minutes, aims, metric)
     out = Path(out)
     check_free(out)
     check_engine(FASTER[-1], "cpu")
-    judge = label if min_metric_kept is not None else None
+    model = str(model) if isinstance(model, str | Path) else str(save_in(_MODELS, model))
+    judge = {"label": label, "metric": metric} if min_metric_kept is not None else {}
     form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
-    study, texts, speed = _study(
-        str(model), data, {"text": text, **form}, judge, out, max_length, total
-    )
+    study, texts, speed = _study(model, data, {"text": text, **form}, judge, out, max_length, total)
     inputs, definition = read_study(study, "auto")
     _check_reach(study, inputs, texts, aims, take_nearest)
     # The key: no two runs of a name differ in what decides results.
@@ -167,7 +176,7 @@ def compress(
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         before = left()
-        candidates.add(None, ready(Checkpoint(str(model)), inputs.text, "cpu"), inputs.tokenizer)
+        candidates.add(None, ready(Checkpoint(model), inputs.text, "cpu"), inputs.tokenizer)
         reserve = max(0.1 * total, _SERVED * (before - left()))
         reserve = min(reserve, 0.5 * total)
 
@@ -228,7 +237,7 @@ def _tried(
         return run
 
 
-def _check(minutes: float, aims: Mapping[str, float | None]) -> None:
+def _check(minutes: float, aims: Mapping[str, float | None], metric: str) -> None:
     if not 0 < minutes < math.inf:
         raise RunError(f"{minutes:g} minutes are too few; allow at least one", "minutes")
     if sum(aim is not None for aim in aims.values()) > 1:
@@ -240,6 +249,12 @@ def _check(minutes: float, aims: Mapping[str, float | None]) -> None:
             raise RunError(f"{aim:g} cannot be a gate: {why}; give one above 0 and below 1", name)
     if (most := aims["max_ms"]) is not None and not most > 0:
         raise RunError(f"{most:g} ms are too few", "max_ms")
+    if metric not in _METRICS:
+        raise RunError(f"no metric '{metric}'; choose one of {', '.join(_METRICS)}", "metric")
+    if metric != "accuracy" and aims["min_metric_kept"] is None:
+        raise RunError(
+            f"'{metric}' is counted by no gate; name the share to keep", "min_metric_kept"
+        )
 
 
 def _check_reach(
@@ -272,11 +287,12 @@ def _check_worth(study: Study, inputs: Inputs, run: Run) -> None:
     rows, names = read_rows(run), inputs.text.label_names
     if rows is None or not study.task.labelled:
         return
-    constant = constant_metric("accuracy", rows.labels["select"], len(names))
+    metric = study.task.metric
+    constant = constant_metric(metric, rows.labels["select"], len(names))
     if run.unpruned.interval[0] <= constant:
-        model, accuracy = study.teacher.name, run.unpruned.metric
+        model, value = study.teacher.name, run.unpruned.metric
         raise UserError(
-            f"model '{model}': its accuracy on the labels is {accuracy:.3f}, and one answer for "
+            f"model '{model}': its {metric} on the labels is {value:.3f}, and one answer for "
             f"all has {constant:.3f}: most likely they do not mean its outputs (labels "
             f"{a_few(names)}; outputs {a_few(Checkpoint(model).outputs)}), or the texts are "
             "others; correct the data, or choose a gate without labels",
@@ -287,25 +303,28 @@ def _check_worth(study: Study, inputs: Inputs, run: Run) -> None:
 
 def _study(
     model: str,
-    data: str | Path,
+    data: str | Path | Rows,
     columns: Mapping[str, Any],
-    label: str | None,
+    judge: Mapping[str, Any],
     out: Path,
     max_length: int,
     seconds: float,
 ) -> tuple[Study, int, float]:
     """The study without trials, the texts that it uses, and the seconds that the model needs to
-    answer one. Labels are read where their column is named."""
-    table = Task.from_files(
-        data, name=Path(data).name, metric="agreement", max_length=max_length, **columns
-    )
-    if label is not None:
-        table = replace(table, metric="accuracy", label=label, drop_missing=True)
+    answer one. `judge`: label and metric of a gate that reads labels, else none."""
+    source = Path(data).name if isinstance(data, str | Path) else "the rows"
+    settings: dict[str, Any] = {"name": source, "metric": "agreement", "max_length": max_length}
+    if isinstance(data, str | Path):
+        table = Task.from_files(data, **settings, **columns)
+    else:
+        table = Task.from_rows(data, **settings, text=columns["text"])
+    if judge:
+        table = replace(table, drop_missing=True, **judge)
     counts = survey(table)
     if counts.texts < _FEWEST:
-        labelled = "" if label is None else f" with a label in '{label}'"
+        labelled = f" with a label in '{judge['label']}'" if judge else ""
         raise UserError(
-            f"'{data}' has {counts.texts} different texts{labelled}; compress needs {_FEWEST} or "
+            f"'{source}' has {counts.texts} different texts{labelled}; compress needs {_FEWEST} or "
             "more"
         )
     check_lengths(Checkpoint(model), max_length)

@@ -20,7 +20,9 @@ _TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
     "str | Path": (Path, {}),
     "Path": (Path, {}),
     "Backend": (Literal["loky", "dask", "ray"], {}),
+    "str | Path | Rows": (Path, {}),
     "Engine": (str, {}),
+    "Metric": (str, {}),
     # typer takes no other union than that with None
     "PopulationSize": (
         Any,

@@ -2,6 +2,8 @@
 
 import errno
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TypeAlias
 
 from safetensors import SafetensorError
 from torch import nn
@@ -13,9 +15,18 @@ from transformers import (
 )
 from transformers.initialization import no_init_weights
 
+from objectives.cache import atomic_write
+from objectives.errors import UserError
 from objectives.students.bert.architecture import Widths
 from objectives.students.bert.cutting import widths_of
+from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+
+if TYPE_CHECKING:
+    from transformers import Pipeline, Trainer  # two seconds
+
+InMemory: TypeAlias = "tuple[PreTrainedModel, PreTrainedTokenizerBase] | Trainer | Pipeline"
+"""A model of this process, with its tokenizer."""
 
 _OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim", "full_vocab_size")
 """Entries of a cut model's configuration that BERT's lacks or spells otherwise."""
@@ -40,6 +51,31 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
     except Exception as error:
         raise OSError(errno.EIO, str(error), str(folder)) from error
+
+
+def save_in(folder: Path, model: InMemory) -> Path:
+    """Save a model of this process below a folder, named by its content; nothing is written twice.
+    Raises UserError for anything but a classifier and its tokenizer."""
+    network = model[0] if isinstance(model, tuple) else getattr(model, "model", None)
+    tokenizer = model[1] if isinstance(model, tuple) else getattr(model, "processing_class", None)
+    tokenizer = tokenizer or getattr(model, "tokenizer", None)
+    if not isinstance(network, PreTrainedModel) or not isinstance(
+        tokenizer, PreTrainedTokenizerBase
+    ):
+        raise UserError(
+            f"the model is a {type(model).__name__} without a transformers model or its tokenizer; "
+            "give a folder, (model, tokenizer), a Trainer with processing_class, or a pipeline"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder) as scratch:
+        written = Path(scratch) / "model"
+        save_model(network, written)
+        save_tokenizer(tokenizer, written)
+        target = folder / Checkpoint(str(written)).fingerprint_with_tokenizer
+        if not target.is_dir():
+            with atomic_write(target) as unfinished:
+                written.rename(unfinished)
+    return target
 
 
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:

@@ -20,10 +20,12 @@ from objectives.errors import UserError
 from objectives.metric import metric_value
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import load_text
-from objectives.text.task import ROLES, Examples, LabelledText, Task, tokenise
+from objectives.text.task import ROLES, Examples, LabelledText, Rows, Task, tokenise
 from tests.conftest import planted_rows
 
 ROWS = 60
+TEXTS = [f"text {row}" for row in range(ROWS)]
+LABELS = ["no", "yes"] * (ROWS // 2)
 
 
 def numbered(labels: Sequence[Any] = ("no", "yes"), rows: int = ROWS) -> Dataset:
@@ -135,6 +137,44 @@ def test_a_local_folder_gives_the_rows_of_its_csv(folder: Path) -> None:
 def test_a_local_folder_gives_the_rows_of_its_parquet(tmp_path: Path) -> None:
     numbered().to_parquet(tmp_path / "train.parquet")
     assert texts_of(load_text(task_of(str(tmp_path)))) == texts_of(load_text(task_of(numbered)))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pandas.DataFrame({"text": TEXTS, "label": LABELS}, index=range(7, 7 + len(TEXTS))),
+        pandas.DataFrame({"text": TEXTS, "label": pandas.Categorical(LABELS)}),
+        Dataset.from_dict({"text": TEXTS, "label": LABELS}),
+        {"text": np.array(TEXTS), "label": LABELS},
+    ],
+)
+def test_rows_in_memory_are_those_of_a_function(rows: Rows) -> None:
+    sizes: dict[str, Any] = {"name": "rows", "alpha": 6, "select": 6, "heldout": 6}
+    table = Dataset.from_dict({"text": TEXTS, "label": LABELS})
+    wanted = load_text(Task(data=lambda: table, **sizes))
+    assert load_text(Task.from_rows(rows, **sizes)).fingerprint == wanted.fingerprint
+    apart = Task.from_rows(rows, heldout_rows={"text": ["new"], "label": LABELS[:1]}, **sizes)
+    assert load_text(apart).roles["heldout"].texts == [("new",)]
+
+
+@pytest.mark.parametrize("rows", [TEXTS, tuple(TEXTS), pandas.Series(TEXTS)])
+def test_texts_alone_are_a_task_without_labels(rows: Rows) -> None:
+    task = Task.from_rows(rows, name="rows", metric="agreement", alpha=6, select=6, heldout=6)
+    assert sum(len(role.texts) for role in load_text(task).roles.values()) == len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("a text", "rows are a str; give a DataFrame"),
+        ([1, 2], "rows are a list; give a DataFrame"),
+        ({"text": ["a"], "label": []}, "the rows are no table: "),
+        (pandas.DataFrame({"text": ["a", 2]}), "the rows are no table: "),
+    ],
+)
+def test_rows_that_are_no_table_are_refused(rows: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Task.from_rows(rows, name="rows")
 
 
 def test_several_splits_of_a_function_or_of_save_to_disk_are_those_of_a_folder(
@@ -455,7 +495,7 @@ def test_where_a_split_is_held_out_heldout_says_nothing(folder: Path) -> None:
 )
 def test_rows_that_no_function_returns_are_refused_with_the_way_to_give_them(data: Any) -> None:
     with pytest.raises(
-        UserError, match=rf"Task\.data is a {type(data).__name__}; .*: data=lambda: rows"
+        UserError, match=rf"Task\.data is a {type(data).__name__}; .* Task\.from_rows\(rows"
     ) as error:
         task_of(data)
     assert "\n" not in str(error.value)

@@ -131,6 +131,25 @@ def test_with_labels_and_many_texts_cells_are_trained(
         )
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("slow_teacher")
+def test_a_model_and_a_table_in_memory_give_the_run_of_their_files(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(planning, "at_once", lambda _: [planning._cut(0.5)])
+    model = AutoModelForSequenceClassification.from_pretrained(teacher)
+    table = planted_rows().to_pandas().iloc[:120]
+    gate = {"metric": "macro_f1", "min_metric_kept": 0.5, "take_nearest": True, "max_length": 24}
+    memory = compress((model, Checkpoint(str(teacher)).tokenizer), table, out="small", **gate)
+    assert memory.run.metric_name == "macro_f1"
+    [saved] = (tmp_path / "runs" / "models").iterdir()
+    table.to_csv("table.csv", index=False)
+    shutil.rmtree("small")
+    files = compress(saved.relative_to(tmp_path), "table.csv", out="small", **gate)
+    assert files.run.folder == memory.run.folder
+
+
 def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
     teacher: Path, tmp_path: Path
 ) -> None:
@@ -139,7 +158,13 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
     lines = [f'"{text}",{n % labels if n % 7 else ""}\n' for n, text in enumerate(rows)]
     table.write_text("text,label\n" + "".join(lines))
     study, texts, _ = compressing._study(
-        str(teacher), table, {"text": "text"}, "label", tmp_path / "small", 24, 60
+        str(teacher),
+        table,
+        {"text": "text"},
+        {"label": "label", "metric": "accuracy"},
+        tmp_path / "small",
+        24,
+        60,
     )
     sizes = {role: len(own.labels) for role, own in load_text(study.task).roles.items()}
     assert texts == sum(sizes.values()) == 256 - 37
@@ -161,6 +186,8 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
         (None, {"min_agreement": 1.0}, "1 cannot be a gate: no number of texts can prove that"),
         (None, {"min_metric_kept": -1}, "-1 cannot be a gate: it is not a share; give one"),
         (None, {"max_ms": 0}, "0 ms are too few"),
+        (None, {"metric": "f2"}, "no metric 'f2'; choose one of accuracy, macro_f1, mcc, f1"),
+        (None, {"metric": "mcc"}, "'mcc' is counted by no gate; name the share to keep"),
         (None, {"max_ms": 1, "min_agreement": 0.9}, "name only one gate (min_agreement=..., "),
         (
             None,

@@ -6,20 +6,27 @@ import json
 import resource
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, pipeline
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    pipeline,
+)
 
 from objectives.delivery.exported import write_model
+from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.problem import Problem
 from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
-from objectives.students.bert.exporting import plain_bert, save_model
+from objectives.students.bert.exporting import plain_bert, save_in, save_model
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from tests.conftest import TINY
 from tests.objectives.conformance import random_states
@@ -157,6 +164,25 @@ def test_a_model_of_transformers_own_class_brings_no_code(tiny_bert: str, tmp_pa
     write_model(tmp_path / "trial", tmp_path / "model")
     assert not list((tmp_path / "model").glob("*.py"))
     assert "auto_map" not in (tmp_path / "model" / "config.json").read_text()
+
+
+def test_a_model_in_memory_is_saved_once_whatever_holds_it(tiny_bert: str, tmp_path: Path) -> None:
+    with torch.random.fork_rng(devices=[]):
+        model = BertForSequenceClassification(BertConfig.from_pretrained(tiny_bert, num_labels=2))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    holders = (
+        (model, tokenizer),
+        SimpleNamespace(model=model, processing_class=tokenizer),  # as Trainer calls them
+        pipeline("text-classification", model=model, tokenizer=tokenizer),
+    )
+    [saved] = {save_in(tmp_path / "models", holder) for holder in holders}  # type: ignore[arg-type]
+    assert list((tmp_path / "models").iterdir()) == [saved]
+    loaded = BertForSequenceClassification.from_pretrained(saved)
+    assert all(map(torch.equal, loaded.parameters(), model.parameters()))
+    model.classifier.weight.data += 1
+    assert save_in(tmp_path / "models", (model, tokenizer)) != saved
+    with pytest.raises(UserError, match="a BertForSequenceClassification without"):
+        save_in(tmp_path, model)  # type: ignore[arg-type]
 
 
 def test_an_export_may_be_saved_again_read_by_others_and_cuts_nothing(
