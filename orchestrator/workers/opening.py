@@ -48,7 +48,7 @@ _CONTENTS = {
     "augmentation.word_vectors": "the word vectors of the augmentation have changed",
 }
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/scaling.md has the figures
+JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/findings.md has the figures
 
 
 def _directions(study: Study) -> list[StudyDirection]:
