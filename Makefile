@@ -46,12 +46,12 @@ docs: .venv/installed-docs
 # torch first and by itself, at the pinned version, so that no other package draws in another build.
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt requirements-demo.txt
 	$(BIN)/pip install -c constraints.txt torch
-	$(BIN)/pip install -c constraints.txt --editable .
+	$(BIN)/pip install -c constraints.txt --editable '.[onnx]'
 	$(BIN)/pip install --no-deps -r requirements-demo.txt
 	touch $@
 
 .venv/installed-test: .venv/installed
-	$(BIN)/pip install -c constraints.txt --editable '.[test,image,onnx]'
+	$(BIN)/pip install -c constraints.txt --editable '.[test,image]'
 	touch $@
 
 .venv/installed-docs: .venv/installed

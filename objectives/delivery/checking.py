@@ -26,7 +26,7 @@ from objectives.engines.onnx_model import check_installed
 from objectives.errors import UserError, a_few
 from objectives.measures.evaluate import predict
 from objectives.students.bert.pretrained import Checkpoint
-from objectives.text.task import Examples, tokenise
+from objectives.text.task import Examples, Rows, dataset_of, tokenise
 from objectives.text.text_files import TextFile
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Holding:
 
 def check(
     folder: str | Path,
-    data: str | Path,
+    data: str | Path | Rows,
     *,
     model: str | Path | None = None,
     text: str = "text",
@@ -124,7 +124,8 @@ def check(
 
     Args:
         folder: what `compress` or `cascade` wrote.
-        data: the texts: one per line (.txt), or a table. Equal ones count once.
+        data: the texts: one per line (.txt), or a table; in Python also a DataFrame, a
+            `datasets.Dataset` or a list of texts. Equal ones count once.
         model: the original classifier, folder or hub name. It answers texts drawn at random until
             a sequential test knows; without it only the texts are compared.
         text: the column of the text, in a table.
@@ -145,15 +146,19 @@ def check(
     from objectives.delivery.classify import Classifier
 
     folder = Path(folder)
+    source = f"file '{data}'" if isinstance(data, str | Path) else f"the {type(data).__name__}"
     reference = read_reference(folder)
     if reference.pairs:
         raise UserError(f"'{folder}' answers pairs of texts; check reads one column")
     with TemporaryDirectory() as cache:
-        rows = TextFile.named(data, delimiter, encoding, quotechar).read([text], cache)[text]
-        texts = list(dict.fromkeys(str(row) for row in rows if row is not None))
+        if isinstance(data, str | Path):
+            table = TextFile.named(data, delimiter, encoding, quotechar).read([text], cache)
+        elif text not in (table := dataset_of(data, text)).column_names:
+            raise UserError(f"no column '{text}'; there are {a_few(table.column_names)}")
+        texts = list(dict.fromkeys(str(row) for row in table[text] if row is not None))
     texts = [line for line in texts if line.strip()]
     if not texts:
-        raise UserError(f"file '{data}' holds no text")
+        raise UserError(f"{source} holds no text")
     classifier = Classifier(folder, threads=0)
     say(f"{len(texts):,} texts")
     labels = [str(answer.label) for answer in classifier(texts)]

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from maskfront import UserError, check
@@ -142,7 +143,14 @@ def test_a_table_is_read_by_its_column(written: Path, tmp_path: Path) -> None:
     table = tmp_path / "new.csv"
     rows = sentences(50, seed=6)
     table.write_text("said\n" + "\n".join([*rows, *rows[:9], ""]) + "\n", encoding="utf-8")
-    assert check(written, table, text="said").texts == 50
+    from_file = check(written, table, text="said")
+    assert from_file.texts == 50
+    for in_memory in (rows, pandas.DataFrame({"said": rows})):
+        assert check(written, in_memory, text="said") == from_file
+    with pytest.raises(UserError, match=r"no column 'text'; there are 'said'"):
+        check(written, pandas.DataFrame({"said": rows}))
+    with pytest.raises(UserError, match="the list holds no text"):
+        check(written, [" "])
     with pytest.raises(UserError, match=r"no column 'text'"):
         check(written, table)
 
