@@ -1,0 +1,286 @@
+"""What a user would do instead of `compress`: each on the same rows, timed in turns in one run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from tokenizers import Tokenizer
+
+from benchmarks.compress import GATES, TIMED, Labelled, Unpruned, parts, table, unpruned_of
+from benchmarks.harness import Benchmark, Row
+from benchmarks.tasks import teacher_for
+from maskfront import compress
+from objectives.delivery.classify import Classifier
+from objectives.delivery.deployed import answers_to, text_to_label
+from objectives.metric import Metric, metric_value
+
+_THROUGHPUT, _BATCH = 2560, 256
+Answers = NDArray[np.int64]
+
+
+@dataclass
+class Rival:
+    """A model that is called as `objectives.delivery.classify.Classifier` is."""
+
+    answer: Callable[[Sequence[str]], Answers]
+    """Indices of labels, many texts at a time."""
+    mb: float
+    seconds: float
+    """Time that made it."""
+    serve: Callable[..., Any] | None = None
+    """The call that is timed, if it is not `answer`."""
+
+    def __call__(self, texts: Sequence[str], batch: int = 8) -> Any:
+        return self.serve(texts, batch) if self.serve else self.answer(texts)
+
+
+def tf_idf(texts: Sequence[str], labels: Answers) -> Rival:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    began = time.perf_counter()
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=50_000)
+    model = make_pipeline(words, LogisticRegression(C=10, max_iter=1000)).fit(texts, labels)
+    seconds = time.perf_counter() - began
+    size = model[-1].coef_.nbytes + sum(len(word) + 8 for word in words.vocabulary_)
+    return Rival(model.predict, size / 1e6, seconds)
+
+
+def model2vec(texts: Sequence[str], labels: Answers, checkpoint: str) -> Rival:
+    from model2vec.distill import distill  # type: ignore[import-not-found]
+    from model2vec.train import StaticModelForClassification  # type: ignore[import-not-found]
+
+    began = time.perf_counter()
+    model = StaticModelForClassification.from_static_model(model=distill(checkpoint, device="cpu"))
+    model.fit(list(texts), labels.tolist(), device="cpu")
+    seconds = time.perf_counter() - began
+    served = model.to_pipeline()
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    return Rival(lambda texts: np.asarray(served.predict(texts)), size / 1e6, seconds)
+
+
+def trained(
+    train: Labelled, texts: Labelled, answers: Mapping[str, int], asked: float, checkpoint: str
+) -> Iterator[tuple[str, Rival]]:
+    """Make what is made of rows, each with its name; the teacher took `asked` seconds a row."""
+    train_texts = [text for text, _ in train]
+    labels = np.array([label for _, label in train])
+    every = train_texts + [text for text, _ in texts]
+    taught = np.array([answers[text] for text in every])
+    makers: dict[str, Callable[..., Rival]] = {
+        "tf-idf": tf_idf,
+        "model2vec": lambda *rows: model2vec(*rows, checkpoint),
+    }
+    for name, make in makers.items():
+        try:
+            yield f"{name}, labels", make(train_texts, labels)
+            rival = make(every, taught)
+        except ImportError as error:
+            Console().print(f"{name} is left out: {error}")
+            continue
+        rival.seconds += asked * len(every)
+        yield f"{name}, teacher's answers", rival
+
+
+Run = Callable[[Mapping[str, Answers]], NDArray[np.float32]]
+
+
+def one_liner(unpruned: Unpruned, folder: Path) -> tuple[Run, float]:
+    """Export and quantise at the defaults of torch and onnxruntime."""
+    import onnxruntime
+    from onnxruntime.quantization import quantize_dynamic
+
+    plain, small = folder / "plain.onnx", folder / "plain-int8.onnx"
+    ids = torch.ones(2, 16, dtype=torch.long)
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    axes = {name: {0: "batch", 1: "length"} for name in names}
+    torch.onnx.export(
+        *(unpruned.model.eval(), (ids, ids, 0 * ids), str(plain)),
+        input_names=names,
+        dynamic_axes=axes,
+        dynamo=False,
+    )
+    quantize_dynamic(plain, small)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(small), options)
+    return lambda inputs: session.run(None, dict(inputs))[0], small.stat().st_size / 1e6
+
+
+def openvino_int8(unpruned: Unpruned, folder: Path) -> tuple[Run, float]:
+    """Run our int8 file in OpenVINO."""
+    import openvino  # type: ignore[import-not-found]
+
+    (file,) = (unpruned.folder / "int8").glob("*.onnx")
+    model = openvino.Core().compile_model(str(file), "CPU", {"INFERENCE_NUM_THREADS": 1})
+    return lambda inputs: np.asarray(model(dict(inputs))[0]), file.stat().st_size / 1e6
+
+
+def ctranslate2_int8(unpruned: Unpruned, folder: Path) -> tuple[Run, float]:
+    """Convert the encoder to CTranslate2; the classifier is numpy."""
+    import ctranslate2  # type: ignore[import-not-found]
+
+    made, head = folder / "ctranslate2", unpruned.model.classifier
+    ctranslate2.converters.TransformersConverter(str(unpruned.folder / "model")).convert(
+        str(made), quantization="int8", force=True
+    )
+    encoder = ctranslate2.Encoder(str(made), compute_type="int8", intra_threads=1)
+    weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
+
+    def run(inputs: Mapping[str, Answers]) -> NDArray[np.float32]:
+        lengths = inputs["attention_mask"].sum(1)
+        rows = zip(inputs["input_ids"], lengths, strict=True)
+        pooled = encoder.forward_batch([ids[:length].tolist() for ids, length in rows])
+        return np.asarray(np.array(pooled.pooler_output) @ weight.T + bias)
+
+    return run, (made / "model.bin").stat().st_size / 1e6
+
+
+def engines(unpruned: Unpruned, folder: Path) -> Iterator[tuple[str, Rival]]:
+    """The teacher in other engines, read by the same tokenizers, on one thread."""
+    reader = Tokenizer.from_file(str(unpruned.folder / "model" / "tokenizer.json"))
+    reader.enable_truncation(unpruned.task.max_length)
+    reader.enable_padding()
+
+    def called(run: Run) -> Callable[..., Answers]:
+        def answer(texts: Sequence[str], batch: int = 32) -> Answers:
+            labels = []
+            for start in range(0, len(texts), batch):
+                rows = reader.encode_batch(list(texts[start : start + batch]))
+                inputs = {
+                    "input_ids": np.array([row.ids for row in rows]),
+                    "attention_mask": np.array([row.attention_mask for row in rows]),
+                    "token_type_ids": np.array([row.type_ids for row in rows]),
+                }
+                labels.append(run(inputs).argmax(-1))
+            return np.concatenate(labels)
+
+        return answer
+
+    for name, make in (
+        ("torch.onnx.export, quantize_dynamic", one_liner),
+        ("OpenVINO, int8", openvino_int8),
+        ("CTranslate2, int8", ctranslate2_int8),
+    ):
+        try:
+            began = time.perf_counter()
+            run, mb = make(unpruned, folder)
+        except ImportError as error:
+            Console().print(f"{name} is left out: {error}")
+            continue
+        answer = called(run)
+        yield name, Rival(answer, mb, time.perf_counter() - began, answer)
+
+
+def compressed(
+    unpruned: Unpruned, texts: Labelled, minutes: float, folder: Path
+) -> Iterator[tuple[str, Rival]]:
+    """Make what `compress` makes of these texts, by each gate."""
+    names = list(unpruned.model.config.id2label.values())
+    for gate, aim in GATES.items():
+        table(folder / "texts.csv", texts, names, labelled=gate == "metric")
+        done = compress(
+            *(unpruned.folder / "model", folder / "texts.csv"),
+            out=folder / gate,
+            minutes=minutes,
+            max_length=unpruned.task.max_length,
+            take_nearest=True,
+            **aim,
+        )
+        yield f"compress, gate of {gate}", served(folder / gate, done.seconds)
+
+
+def judged(models: Sequence[tuple[str, Rival]], unseen: Labelled, metric: Metric) -> Iterator[Row]:
+    """Judge each beside the first, the teacher, and the second, its int8."""
+    texts, labels = [text for text, _ in unseen], np.array([label for _, label in unseen])
+    calls = [model for _, model in models]
+    times = text_to_label(calls, texts[:TIMED])  # type: ignore[arg-type]
+    many = (texts * (1 + _THROUGHPUT // len(texts)))[:_THROUGHPUT]
+    batches = text_to_label(calls, many, batch=_BATCH)  # type: ignore[arg-type]
+    answers = [model.answer(texts) for model in calls]
+    values = [metric_value(metric, labels, answer) for answer in answers]
+    means = times.mean(axis=0)
+    for index, (name, model) in enumerate(models):
+        yield {
+            "rival": name,
+            "ms": float(means[index]),
+            "ms_p95": float(np.quantile(times[:, index], 0.95)),
+            "texts_a_second": 1000 * _BATCH / float(batches[:, index].mean()),
+            "speedup_int8": float(means[1] / means[index]),
+            "mb": model.mb,
+            "metric": values[index],
+            "metric_kept": values[index] / values[0],
+            "agreement": float((answers[index] == answers[0]).mean()),
+            "seconds": model.seconds,
+        }
+
+
+def served(folder: Path, seconds: float) -> Rival:
+    """Load the models of a folder that `deploy` or `compress` wrote."""
+    fast = Classifier(folder, threads=0)
+    size = sum(file.stat().st_size for file in folder.glob("**/model*.[on]*")) / 1e6
+    return Rival(
+        lambda texts: answers_to(fast, texts).argmax(-1), size, seconds, Classifier(folder)
+    )
+
+
+class Rivals(Benchmark[Unpruned]):
+    """How good is what a user would do instead of `compress`, on the same rows?
+
+    The teacher, its int8, and int8 by other means (OpenVINO and CTranslate2 where they are
+    installed); tf-idf with logistic regression, and model2vec if it is installed (`pip install
+    model2vec[distill,train]`), both on the teacher's train rows and on its answers to these and to
+    all texts that `compress` may see; and `compress` by each gate, ten minutes each.
+    """
+
+    name = "rivals"
+    threads = None
+    groups = ("task", "rival")
+    means = {
+        **{"metric": ".3f", "metric_kept": ".3f", "agreement": ".3f", "speedup_int8": ".2f"},
+        **{"ms": ".3f", "ms_p95": ".3f", "texts_a_second": ",.0f", "mb": ".1f", "seconds": ".0f"},
+    }
+
+    def prepare(self, key: Row) -> Unpruned:
+        """Fine-tune the teacher."""
+        unpruned = unpruned_of(self.asked, self.scratch)
+        os.chdir(unpruned.folder)
+        return unpruned
+
+    def rows(self, key: Row, unpruned: Unpruned) -> Iterator[Row]:
+        """Make all rivals, and judge them."""
+        teacher, int8 = (
+            served(unpruned.folder / name, seconds) for name, seconds in unpruned.seconds.items()
+        )
+        train, others = unpruned.train, unpruned.others
+        every = [text for text, _ in (*train, *others)]
+        began = time.perf_counter()
+        answers = dict(zip(every, teacher.answer(every).tolist(), strict=True))
+        seconds = (time.perf_counter() - began) / len(every)
+        unseen, texts = parts(others, key["seed"])
+        checkpoint = teacher_for(self.asked.task).checkpoint
+        scratch = unpruned.folder / f"seed-{key['seed']}"
+        scratch.mkdir()
+        made = [("teacher", teacher), ("teacher, int8", int8)]
+        made += engines(unpruned, scratch)
+        made += compressed(unpruned, texts, self.asked.minutes, scratch)
+        made += trained(train, texts, answers, seconds, checkpoint)
+        return judged(made, unseen, unpruned.task.metric)
+
+    @classmethod
+    def parser(cls) -> argparse.ArgumentParser:
+        """Return the options, with the minutes of `compress`."""
+        parser = super().parser()
+        parser.add_argument("--minutes", type=float, default=10, help="of each compress")
+        return parser
