@@ -30,6 +30,8 @@ class Launched:
     command: str
     source: str
     study_file: str | None = "STUDY.py"
+    inode: int | None = None
+    """Inode of the run folder at the launch, which no copy has."""
 
 
 class RunFolder:
@@ -109,7 +111,7 @@ class RunFolder:
         """Keep what `Launched` says, without passwords."""
         texts = {"command": command, "source": source, "study_file": study_file}
         document = {name: text and hide_passwords(text) for name, text in texts.items()}
-        atomic_write_text(self._launch, json.dumps(document))
+        atomic_write_text(self._launch, json.dumps({**document, "inode": self.inode}))
 
     def read_launch(self) -> Launched | None:
         """Read the launch that `write_launch` kept; None if there is none, or it is damaged."""
