@@ -24,7 +24,7 @@ from orchestrator.command.options import (
     flag,
     takes,
 )
-from orchestrator.command.shared import interrupted, show_end, show_front
+from orchestrator.command.shared import interrupted, show_end, show_front, show_runs
 from orchestrator.errors import RunError
 from orchestrator.signals import unattended
 from orchestrator.study_file import launched_file, load_study, load_study_of
@@ -157,7 +157,11 @@ def _lengths(
 def _status(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Run folder; or give --storage.", show_default=False),
+        typer.Argument(
+            metavar="[RUN]",
+            help="A run, or a folder of runs, one a line; or give --storage.",
+            show_default=False,
+        ),
     ] = None,
     storage: Annotated[
         str | None, typer.Option(help="URL of a storage, such as postgresql://USER@HOST/DATABASE.")
@@ -168,10 +172,14 @@ def _status(
     as_json: AsJson = False,
 ) -> None:
     """Show how a study stands: trials, rate, time left, workers, front, failures."""
+    from orchestrator.runs.run_folder import runs_in
     from orchestrator.status import run_status, storage_status
 
     if (run is None) == (storage is None):
         raise RunError("name either a run folder or a storage", "storage")
+    if run is not None and (runs := runs_in(run)) not in ([], [run]):
+        show_runs(runs, Console(), as_json=as_json)
+        return
     if run is not None:
         state = run_status(run)
     else:

@@ -178,6 +178,14 @@ class RunFolder:
         return kernel_lock(self.path / f".lock-{doing}")
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """List the folder itself if it is a run, else the runs in it, by name."""
+    if RunFolder(folder).exists():
+        return [folder]
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [run for run in inside if RunFolder(run).exists()]
+
+
 def link_or_copy(source: str, target: str) -> None:
     """Give a file a second name; on another disk, or one without links, a copy."""
     try:
