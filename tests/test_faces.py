@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import copy
+import inspect
 import os
+import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +30,48 @@ def test_every_name_is_there() -> None:
         assert getattr(thing, "__name__", name) == name
     with pytest.raises(AttributeError, match="module 'maskfront' has no attribute 'nonsense'"):
         maskfront.nonsense  # noqa: B018
+
+
+def _settings() -> list[type[Any]]:
+    """Dataclasses of settings, which users construct."""
+    written = [maskfront.Study, maskfront.Task, maskfront.Teacher, maskfront.Stage]
+    public = [getattr(maskfront, name) for name in maskfront.__all__]
+    methods = [kind for kind in public if isinstance(kind, type) and is_dataclass(kind)]
+    base = maskfront.SearchMethod
+    return [*written, *(kind for kind in methods if issubclass(kind, base) and fields(kind))]
+
+
+@pytest.mark.parametrize("kind", _settings(), ids=lambda kind: kind.__name__)
+def test_a_misspelt_setting_is_named(kind: type[Any]) -> None:
+    first = fields(kind)[0].name
+    message = f"^{kind.__name__} has no setting '{first}z'; did you mean '{first}'\\?$"
+    with pytest.raises(maskfront.UserError, match=message):
+        kind(**{f"{first}z": 1})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: maskfront.launch(None, worker=2), "launch .* 'worker'; did you mean 'workers'"),
+        (lambda: maskfront.compress("a", "b", minuts=2), "compress .* 'minuts'; .* 'minutes'"),
+        (lambda: maskfront.Run.best(None, max_ration=1), r"Run\.best .* mean 'max_ratio'\?$"),
+        (lambda: maskfront.Task.from_files("a.csv", delimeter=";"), "did you mean 'delimiter'"),
+        (lambda: maskfront.Task.from_files("a.csv", trian=5), "did you mean 'train'"),
+        (lambda: maskfront.Task.from_rows([], heldout_row=[]), "from_rows .* 'heldout_rows'"),
+        (lambda: replace(maskfront.Teacher(checkpoint="a"), epoch=5), "did you mean 'epochs'"),
+        (lambda: maskfront.Fidelity(dat=1), "Fidelity has no setting 'dat'; did you mean 'data'"),
+        (lambda: maskfront.bench([], round=5), "did you mean 'rounds'"),
+    ],
+)
+def test_a_misspelt_keyword_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(maskfront.UserError, match=message):
+        call()
+
+
+def test_settings_are_still_copied_and_sent_to_workers() -> None:
+    method = maskfront.MaskSearch()
+    assert pickle.loads(pickle.dumps(method)) == copy.deepcopy(method) == method
+    assert "checkpoint" in inspect.signature(maskfront.Teacher).parameters, "as an editor shows it"
 
 
 def test_type_checkers_see_each_name_as_public() -> None:

@@ -11,6 +11,7 @@ from optuna.distributions import IntDistribution
 from rich.console import Console
 
 from objectives.cache import atomic_write, content_key
+from objectives.errors import spelled
 from objectives.methods.polish import Polish
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.stages import Loss, Stage
@@ -28,6 +29,7 @@ from reports.choice import check_finished
 _MOST = 99_999  # the largest number of a trial that its folder is named for
 
 
+@spelled
 def polish(
     run: RunRecord,
     study: Study,

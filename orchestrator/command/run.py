@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from objectives.errors import spelled
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord, load_optuna_study, read_run
 from orchestrator.runs.results import Measured, divergence_texts, ratio_text, short_size
@@ -67,6 +68,7 @@ class Run(RunRecord):
         ]
         return pd.DataFrame(rows)
 
+    @spelled
     def best(
         self, *, max_ratio: float | None = None, min_metric: float | None = None, knee: bool = False
     ) -> FinishedTrial:
@@ -88,6 +90,7 @@ class Run(RunRecord):
         number = choose(self, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
         return next(trial for trial in self.finished if trial.number == number)
 
+    @spelled
     def export(
         self,
         out: str | Path,
@@ -126,6 +129,7 @@ class Run(RunRecord):
         number = choose(self, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
         return export(self, number, out, onnx=onnx, int8=int8, int4=int4)
 
+    @spelled
     def cascade(
         self,
         out: str | Path,

@@ -475,8 +475,14 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
         (["--max-ratio", 50], r"50 is not a share .* \(--max-ratio\)"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
-        (["--max-ratio", 1, "--int8"], r"name the file that it was launched from \(--study-file\)$"),
-        (["--max-ratio", 1, "--int4"], r"name the file that it was launched from \(--study-file\)$"),
+        (
+            ["--max-ratio", 1, "--int8"],
+            r"name the file that it was launched from \(--study-file\)$",
+        ),
+        (
+            ["--max-ratio", 1, "--int4"],
+            r"name the file that it was launched from \(--study-file\)$",
+        ),
         (["--study-file", "study.py"], "only int8 and int4 need a study file"),
     ],
 )
