@@ -296,7 +296,7 @@ def _export(
     onnx: bool,
     **way: Any,
 ) -> None:
-    """Write a model that transformers loads anywhere: chosen by trial, size, metric or knee."""
+    """Write a model that transformers loads anywhere: chosen by trial, size, metric, ms or knee."""
     from orchestrator.runs.records import read_run
     from reports.choice import choose
 

@@ -24,7 +24,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import POLISHED
-from reports.choice import check_finished
+from reports.model_folders import check_finished
 
 _MOST = 99_999  # the largest number of a trial that its folder is named for
 
