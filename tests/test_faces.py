@@ -123,18 +123,35 @@ def test_what_an_import_loads(code: str, allowed: set[str]) -> None:
     assert HEAVY & set(done.stdout.split()) <= allowed
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of Python's path that does what an editable install of these packages does."""
-    project, out = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
+def built(hook: str, project: Path, out: Path) -> zipfile.ZipFile:
+    """A wheel of these packages, by a hook of the build backend that pip calls."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "maskfront.py", *PACKAGES, "studies"):
         (project / name).symlink_to(ROOT / name)
-    build = f"from setuptools import build_meta; build_meta.build_editable({str(out)!r})"
+    build = f"from setuptools import build_meta; build_meta.{hook}({str(out)!r})"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", build], cwd=project, check=True, capture_output=True
     )
     (wheel,) = out.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(out)
+    return zipfile.ZipFile(wheel)
+
+
+def test_a_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
+    """Templates, styles and scripts too, and the marks for type checkers."""
+    for name in ("project", "out"):
+        (tmp_path / name).mkdir()
+    shipped = set(built("build_wheel", tmp_path / "project", tmp_path / "out").namelist())
+    packages = (*PACKAGES, "studies")
+    files = [file for package in packages for file in (ROOT / package).rglob("*.*")]
+    wanted = {str(file.relative_to(ROOT)) for file in files if file.suffix != ".pyc"}
+    assert wanted | {"maskfront.py"} <= shipped
+    assert {f"{package}/py.typed" for package in packages} | {"reports/page/page.js"} <= wanted
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of Python's path that does what an editable install of these packages does."""
+    project, out = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
+    built("build_editable", project, out).extractall(out)
     # The tests' own install comes after this one, and what it knows of is forgotten.
     (out / "sitecustomize.py").write_text(
         "import site, sys\n"
