@@ -192,6 +192,25 @@ def _status(
             say(Console(), line)
 
 
+@app.command("clean")
+def _clean(
+    run: RunPath,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it, not only count it.")] = False,
+) -> None:
+    """Free the room that a finished run's cache takes; a later launch makes it again.
+
+    Trials, the fine-tuned teacher and latency tables stay.
+    """
+    from orchestrator.workers.cleaning import clean
+
+    parts, size = clean(run, yes=yes)
+    done = "removed" if yes else "--yes removes them"
+    what = (
+        f"{size:,} bytes in {len(parts)} files and folders; {done}" if parts else "nothing to free"
+    )
+    say(Console(), f"{run / 'cache'}: {what}")
+
+
 @app.command("serve-storage")
 def _serve_storage(
     storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
