@@ -1,13 +1,14 @@
 """The error that a user can mend: bad data, a wrong checkpoint, a setting out of range. It shows no
 password."""
 
+import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache, partial, wraps
 from html import escape
 from math import inf
 from numbers import Integral
@@ -17,13 +18,18 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    ParamSpec,
+    Self,
     SupportsFloat,
+    TypeVar,
     Union,
     get_args,
     get_origin,
     get_type_hints,
 )
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 SHOWN = 40
 """Characters of a name that an error shows: it may be a row of text."""
 
@@ -87,6 +93,26 @@ def did_you_mean(name: str, there: Sequence[str]) -> str:
     return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
+def check_spelling(owner: str, given: Iterable[str], names: Collection[str]) -> None:
+    """Raise UserError for the first given name that is none of the owner's."""
+    for name in given:
+        if name not in names:
+            hint = did_you_mean(name, list(names))
+            raise UserError(f"{owner} has no setting '{name}'{hint}")
+
+
+def spelled(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Decorate a public call whose misspelt keywords `check_spelling` refuses."""
+    names = inspect.signature(function).parameters
+
+    @wraps(function)
+    def checked(*args: Given.args, **keywords: Given.kwargs) -> Result:
+        check_spelling(function.__qualname__, keywords, names)
+        return function(*args, **keywords)
+
+    return checked
+
+
 PositiveInt = Annotated[int, ">= 1"]
 NonNegativeInt = Annotated[int, ">= 0"]
 PositiveFloat = Annotated[float, "> 0"]
@@ -117,7 +143,13 @@ types_of: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, includ
 
 
 class Checked:
-    """Base of dataclasses that `check_types` of their fields."""
+    """Base of dataclasses that check the names and the types of their fields."""
+
+    def __new__(cls, *_: object, **settings: object) -> Self:
+        """Raises UserError for a name that is no field."""
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # of a subclass
+        check_spelling(cls.__name__, settings, names)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_types(self)

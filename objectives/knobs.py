@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from objectives.errors import UserError, did_you_mean
+from objectives.errors import check_spelling
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,10 +32,7 @@ def settings(owner: DataclassInstance) -> dict[str, Any]:
 def with_knobs(owner: Owner, knobs: Mapping[str, Any]) -> Owner:
     """Copy with other values at these paths. Raises UserError for an unknown path."""
     places = settings(owner)
-    for place in knobs:
-        if place not in places:
-            hint = did_you_mean(place, list(places))
-            raise UserError(f"{type(owner).__name__} has no setting '{place}'{hint}")
+    check_spelling(type(owner).__name__, knobs, places)
     changes = {f.name: _changed(f.name, getattr(owner, f.name), knobs) for f in fields(owner)}
     return replace(owner, **changes)
 

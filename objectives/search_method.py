@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError, check_types
+from objectives.errors import Checked, UserError
 from objectives.knobs import matches, settings
 from objectives.measures.cost import CostName
 from objectives.problem import Problem
@@ -73,7 +73,7 @@ def not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchMethod(abc.ABC):
+class SearchMethod(Checked, abc.ABC):
     """Base of every search method. A subclass is final: a frozen, keyword-only dataclass.
 
     Life of a population: the outer loop makes K copies with `knobs.with_knobs`, splits them into
@@ -95,7 +95,7 @@ class SearchMethod(abc.ABC):
     def __post_init__(self) -> None:
         """Raises UserError for a list, as fields are compared and hashed, and for what is no number
         or no tuple and should be. A subclass that checks more calls this first."""
-        check_types(self)
+        super().__post_init__()
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, list):

@@ -61,6 +61,14 @@ class Status:
     damaged: dict[int, list[str]]
     """A line on each damaged file of trials that would be on the front, if files are at hand."""
 
+    @property
+    def state(self) -> str:
+        """State of the run: "running", "finished" or "stopped"."""
+        if any(worker["alive"] for worker in self.workers):
+            return "running"
+        done = self.wanted is not None and self.trials["finished"] >= self.wanted
+        return "finished" if done else "stopped"
+
     def document(self) -> dict[str, Any]:
         """Plain data, as `maskfront status --json` prints it."""
         columns = ("metric", "divergence", "cost", "unit", "ratio")
@@ -68,7 +76,18 @@ class Status:
             {"trial": trial.number} | {name: getattr(trial.result, name) for name in columns}
             for trial in self.front
         ]
-        return {**vars(self), "workers": list(self.workers), "front": front}
+        return {
+            **vars(self),
+            "state": self.state,
+            "workers": list(self.workers),
+            "front": front,
+        }
+
+    def line(self, best: FinishedTrial | None) -> str:
+        """The run in one line: trials finished of those wanted, state, best trial."""
+        wanted = "" if self.wanted is None else f" of {self.wanted}"
+        trials = f"{self.trials['finished']}{wanted} trials"
+        return f"{trials:18} {self.state:8}  {'' if best is None else _front_text(best)}".rstrip()
 
     def lines(self) -> list[str]:
         wanted = "" if self.wanted is None else f" of {self.wanted} wanted"
@@ -85,15 +104,19 @@ class Status:
                 f"worker     {worker['name']} on {worker['device']}: {doing}, last beat {beat} ago"
             )
         for trial in self.front:
-            size = f"{trial.result.cost_name} ratio {ratio_text(trial.result.ratio)}"
-            far = trial.result.divergences.get(DIVERGENCE)
-            worth = f"{trial.result.metric:.4f}" if far is None else f"{DIVERGENCE} {far:.4g}"
-            lines.append(f"front      trial {trial.number}: {worth} at {size}")
+            lines.append(f"front      {_front_text(trial)}")
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
         lines += [f"foreign    {foreign_note(self.foreign)}"] if self.foreign else []
         for number, files in self.damaged.items():
             lines.append(f"damaged    trial {number}: {'; '.join(files)}")
         return lines
+
+
+def _front_text(trial: FinishedTrial) -> str:
+    size = f"{trial.result.cost_name} ratio {ratio_text(trial.result.ratio)}"
+    far = trial.result.divergences.get(DIVERGENCE)
+    worth = f"{trial.result.metric:.4f}" if far is None else f"{DIVERGENCE} {far:.4g}"
+    return f"trial {trial.number}: {worth} at {size}"
 
 
 def _duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from objectives.engines.names import Engine
 from objectives.errors import (
+    Checked,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -43,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(Checked):
     """Definition of a study. A study is never edited after its first trial: make a new one.
 
     A trial is the method with other values at some places, the knobs drawn from `space`.

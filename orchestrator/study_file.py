@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import RunError
+from orchestrator.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from orchestrator.study import Study
@@ -43,6 +44,22 @@ def load_study(path: str | Path, name: str = "study") -> Study:
         remedy = shown if studies else "it must end in `study = Study(...)`"
         raise RunError(f"study file '{path}': {problem}; {remedy}")
     return study
+
+
+def launched_file(folder: Path) -> Path:
+    """Find the study file that the launch.json of a run folder names. Raises RunError if it names
+    none, if the file is gone, or if the folder is a copy."""
+    run = RunFolder(folder)
+    launched = run.read_launch()
+    if launched is None or launched.study_file is None:
+        why = "its launch.json names no study file"
+    elif launched.inode != run.inode:  # nothing that a stranger's folder names is run unasked
+        why = "this folder is a copy, and the study file that its launch.json names is not trusted"
+    elif not Path(launched.study_file).is_file():
+        why = f"the study file '{launched.study_file}', which launch.json names, is not there"
+    else:
+        return Path(launched.study_file)
+    raise RunError(f"'{folder}': {why}; name the file that it was launched from", "study_file")
 
 
 def load_study_of(path: Path, run_name: str) -> Study:

@@ -1,24 +1,14 @@
 """Which point of a front to take: by its number, by what it may cost, by what it must be worth."""
 
-from collections.abc import Callable
-from pathlib import Path
+import math
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord
-from orchestrator.runs.run_folder import RunFolder
+from orchestrator.terminal import for_shell
+from reports.model_folders import check_finished, check_run
 from reports.recommended import knee as find_knee
 from reports.recommended import recommended
-
-_WEIGHTS = "model.safetensors"
-
-
-def check_run(run: object) -> None:
-    """Raises RunError for what is no run, such as the folder of a run."""
-    if not isinstance(run, RunRecord):
-        raise RunError(
-            f"{run!r} is a {type(run).__name__}, not a Run; read one from its folder with "
-            "orchestrator.load_run('runs/STUDY')"
-        )
+from reports.speed import front_milliseconds
 
 
 def choose(
@@ -27,6 +17,7 @@ def choose(
     trial: int | None = None,
     max_ratio: float | None = None,
     min_metric: float | None = None,
+    max_ms: float | None = None,
     knee: bool = False,
 ) -> int:
     """The number of a finished trial, chosen in at most one way; all but `trial` look at the front.
@@ -37,6 +28,7 @@ def choose(
         trial: this one, on the front or not.
         max_ratio: the best model whose cost ratio is at most this, in (0, 1].
         min_metric: the cheapest model whose metric on the selection split is at least this.
+        max_ms: the best model that takes at most this many `front_milliseconds` a text.
         knee: the model where the front bends most.
 
     Returns:
@@ -47,7 +39,8 @@ def choose(
             where nothing on the front gets there; then it says what comes nearest.
     """
     check_run(run)
-    ways = {"trial": trial, "max_ratio": max_ratio, "min_metric": min_metric, "knee": knee or None}
+    ways = {"trial": trial, "max_ratio": max_ratio, "min_metric": min_metric, "max_ms": max_ms}
+    ways["knee"] = knee or None
     given = sum(value is not None for value in ways.values())
     if given > 1:
         raise RunError(f"choose a model in one way, not in {given}", *ways)
@@ -71,12 +64,27 @@ def choose(
         nearest = max(front, key=lambda row: row.result.metric)
         wanted = f"{run.metric_name} >= {min_metric:g}"
         value = nearest.result.metric
+    elif max_ms is not None:
+        times = _timed(run)
+        good = [row for row in reversed(front) if times[row.number] <= max_ms]
+        nearest = min(front, key=lambda row: times[row.number])
+        wanted = f"{max_ms:g} ms a text or less"
+        value = times[nearest.number]
     if not good:
         raise RunError(
             f"'{run.folder}' has no model with {wanted} on its front; the nearest is trial "
             f"{nearest.number} with {value:.4f}"
         )
     return good[0].number
+
+
+def _timed(run: RunRecord) -> dict[int, float]:
+    """Milliseconds of the front's models by trial, infinite for one that was not timed."""
+    times = front_milliseconds(run)
+    if not any(row.number in times for row in run.front):
+        bench = f"maskfront bench {for_shell(run.folder)}"
+        raise RunError(f"no model of the front was timed; `{bench}` does that", "max_ms")
+    return {row.number: times.get(row.number, math.inf) for row in run.front}
 
 
 def _at_the_knee(run: RunRecord) -> FinishedTrial:
@@ -88,44 +96,3 @@ def _at_the_knee(run: RunRecord) -> FinishedTrial:
             *("max_ratio", "min_metric", "trial"),
         )
     return run.front[bend]
-
-
-def model_folder(run: RunRecord, trial: int) -> Path:
-    """Where the model of a finished trial lies. Raises RunError if there is none."""
-    check_finished(run, trial)
-    folder = RunFolder(run.folder).model(trial)
-    if not (folder / _WEIGHTS).is_file():
-        raise RunError(
-            f"'{folder}', the model of trial {trial}, is gone; choose another trial, "
-            "or put the folder back"
-        )
-    return folder
-
-
-def kept_front(run: RunRecord, say: Callable[[str], object]) -> list[FinishedTrial]:
-    """The front without the trials whose models were deleted, which it says. Raises RunError if
-    none is left."""
-    folder = RunFolder(run.folder)
-    front = [trial for trial in run.front if (folder.model(trial.number) / _WEIGHTS).is_file()]
-    for trial in run.front:
-        if not front:
-            model_folder(run, trial.number)  # raises
-        if trial not in front:
-            say(f"trial {trial.number} is left out: its model is gone")
-    return front
-
-
-def check_finished(run: RunRecord, trial: int) -> None:
-    """Raises RunError for a trial that has not finished, and says what became of it."""
-    check_run(run)
-    row = next((row for row in run.trials if row.number == trial), None)
-    if row is not None and row.result is not None:
-        return
-    finished = ", ".join(str(n) for n in sorted(row.number for row in run.finished)) or "none yet"
-    if row is None:
-        raise RunError(f"'{run.folder}' has no trial {trial}; finished: {finished}")
-    failure = "" if row.failure is None else f" ({row.failure})"
-    raise RunError(
-        f"'{run.folder}': trial {trial} has no model, it is {row.state}{failure}; "
-        f"finished: {finished}"
-    )

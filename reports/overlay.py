@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
-from reports.choice import check_run
+from reports.model_folders import check_run
 from reports.pareto import ParetoView, pareto_view
 from reports.recommended import wide
 

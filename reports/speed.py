@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -20,7 +21,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import for_shell
-from reports.choice import kept_front, model_folder
+from reports.model_folders import kept_front, model_folder
 from reports.timings import timings_document
 
 if TYPE_CHECKING:
@@ -89,6 +90,21 @@ def by_shape(speeds: Sequence[Speed]) -> list[list[Speed]]:
 def compared(speeds: Sequence[Speed]) -> Sequence[Speed]:
     """Speeds to compare: from text to label if there are any, else all."""
     return [speed for speed in speeds if speed.texts] or speeds
+
+
+def front_milliseconds(run: RunRecord) -> dict[int, float]:
+    """Milliseconds a text of the front's models, by trial: what the study counts, else the median
+    of `bench` at batch 1 in the fastest engine of the study's bits, from text to label if that was
+    timed. Empty if nothing was."""
+    if run.unpruned.cost_name == "latency":
+        batch = int(run.definition.get("latency_batch", 1))
+        return {trial.number: trial.result.cost / batch for trial in run.front}
+    of_one = [s for s in read_speeds(run) if s.batch == 1 and s.bits == run.bits]
+    times: dict[int, float] = {}
+    for speed in max(by_shape(compared(of_one)), key=lambda alike: alike[0].length, default=()):
+        for number, timing in speed.models.items():
+            times[number] = min(timing.milliseconds, times.get(number, math.inf))
+    return times
 
 
 def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import copy
+import inspect
 import os
+import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +30,48 @@ def test_every_name_is_there() -> None:
         assert getattr(thing, "__name__", name) == name
     with pytest.raises(AttributeError, match="module 'maskfront' has no attribute 'nonsense'"):
         maskfront.nonsense  # noqa: B018
+
+
+def _settings() -> list[type[Any]]:
+    """Dataclasses of settings, which users construct."""
+    written = [maskfront.Study, maskfront.Task, maskfront.Teacher, maskfront.Stage]
+    public = [getattr(maskfront, name) for name in maskfront.__all__]
+    methods = [kind for kind in public if isinstance(kind, type) and is_dataclass(kind)]
+    base = maskfront.SearchMethod
+    return [*written, *(kind for kind in methods if issubclass(kind, base) and fields(kind))]
+
+
+@pytest.mark.parametrize("kind", _settings(), ids=lambda kind: kind.__name__)
+def test_a_misspelt_setting_is_named(kind: type[Any]) -> None:
+    first = fields(kind)[0].name
+    message = f"^{kind.__name__} has no setting '{first}z'; did you mean '{first}'\\?$"
+    with pytest.raises(maskfront.UserError, match=message):
+        kind(**{f"{first}z": 1})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: maskfront.launch(None, worker=2), "launch .* 'worker'; did you mean 'workers'"),
+        (lambda: maskfront.compress("a", "b", minuts=2), "compress .* 'minuts'; .* 'minutes'"),
+        (lambda: maskfront.Run.best(None, max_ration=1), r"Run\.best .* mean 'max_ratio'\?$"),
+        (lambda: maskfront.Task.from_files("a.csv", delimeter=";"), "did you mean 'delimiter'"),
+        (lambda: maskfront.Task.from_files("a.csv", trian=5), "did you mean 'train'"),
+        (lambda: maskfront.Task.from_rows([], heldout_row=[]), "from_rows .* 'heldout_rows'"),
+        (lambda: replace(maskfront.Teacher(checkpoint="a"), epoch=5), "did you mean 'epochs'"),
+        (lambda: maskfront.Fidelity(dat=1), "Fidelity has no setting 'dat'; did you mean 'data'"),
+        (lambda: maskfront.bench([], round=5), "did you mean 'rounds'"),
+    ],
+)
+def test_a_misspelt_keyword_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(maskfront.UserError, match=message):
+        call()
+
+
+def test_settings_are_still_copied_and_sent_to_workers() -> None:
+    method = maskfront.MaskSearch()
+    assert pickle.loads(pickle.dumps(method)) == copy.deepcopy(method) == method
+    assert "checkpoint" in inspect.signature(maskfront.Teacher).parameters, "as an editor shows it"
 
 
 def test_type_checkers_see_each_name_as_public() -> None:
@@ -75,18 +123,35 @@ def test_what_an_import_loads(code: str, allowed: set[str]) -> None:
     assert HEAVY & set(done.stdout.split()) <= allowed
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of Python's path that does what an editable install of these packages does."""
-    project, out = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
+def built(hook: str, project: Path, out: Path) -> zipfile.ZipFile:
+    """A wheel of these packages, by a hook of the build backend that pip calls."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "maskfront.py", *PACKAGES, "studies"):
         (project / name).symlink_to(ROOT / name)
-    build = f"from setuptools import build_meta; build_meta.build_editable({str(out)!r})"
+    build = f"from setuptools import build_meta; build_meta.{hook}({str(out)!r})"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", build], cwd=project, check=True, capture_output=True
     )
     (wheel,) = out.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(out)
+    return zipfile.ZipFile(wheel)
+
+
+def test_a_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
+    """Templates, styles and scripts too, and the marks for type checkers."""
+    for name in ("project", "out"):
+        (tmp_path / name).mkdir()
+    shipped = set(built("build_wheel", tmp_path / "project", tmp_path / "out").namelist())
+    packages = (*PACKAGES, "studies")
+    files = [file for package in packages for file in (ROOT / package).rglob("*.*")]
+    wanted = {str(file.relative_to(ROOT)) for file in files if file.suffix != ".pyc"}
+    assert wanted | {"maskfront.py"} <= shipped
+    assert {f"{package}/py.typed" for package in packages} | {"reports/page/page.js"} <= wanted
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of Python's path that does what an editable install of these packages does."""
+    project, out = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
+    built("build_editable", project, out).extractall(out)
     # The tests' own install comes after this one, and what it knows of is forgotten.
     (out / "sitecustomize.py").write_text(
         "import site, sys\n"

@@ -27,7 +27,7 @@ from objectives.delivery.timings import Bench, Timing, with_comparisons
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
 from objectives.engines.serving import Served, make_runnable
 from objectives.engines.timing import in_turns, tokens
-from objectives.errors import UserError, first_line
+from objectives.errors import UserError, first_line, spelled
 from objectives.measures.bootstrap import Worth
 from objectives.measures.evaluate import less_thresholds, metric_with_interval, predict_with
 from objectives.measures.measured import measured_flops
@@ -60,6 +60,7 @@ class OfRun:
     """In which the run scored them."""
 
 
+@spelled
 def bench(
     folders: Sequence[Path],
     *,

@@ -23,7 +23,7 @@ from objectives.combining.holding import (
 )
 from objectives.delivery.reference import read_reference, strangeness_of, tokenizer_of
 from objectives.engines.onnx_model import check_installed
-from objectives.errors import UserError, a_few
+from objectives.errors import UserError, a_few, spelled
 from objectives.measures.evaluate import predict
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.task import Examples, Rows, dataset_of, tokenise
@@ -109,6 +109,7 @@ class Holding:
         ]
 
 
+@spelled
 def check(
     folder: str | Path,
     data: str | Path | Rows,

@@ -1,6 +1,7 @@
 """A task: where its text and labels are, how it becomes tokens, and its metric."""
 
 import hashlib
+import inspect
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,14 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from objectives.errors import InnerShare, PositiveInt, UserError, check_ranges, check_types
+from objectives.errors import (
+    Checked,
+    InnerShare,
+    PositiveInt,
+    UserError,
+    check_ranges,
+    check_spelling,
+)
 from objectives.metric import Labels, Metric
 from objectives.text.data import Split, Truncation
 from objectives.text.text_files import DELIMITERS, TextFile
@@ -28,7 +36,7 @@ _TOKENISED_TOGETHER = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(Checked):
     """Where the text is, which columns count, and how many rows each role gets.
 
     The roles are disjoint and stratified by class: `train` trains weights, `alpha` the architecture
@@ -98,7 +106,7 @@ class Task:
     are refused, but where no label is read. One of nothing but blanks is none."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         self._check_data()
         if self.unlabelled_split == self.split and self.train is None and not self.drop_missing:
             raise UserError(
@@ -189,6 +197,7 @@ class Task:
         Raises:
             UserError: for another kind of file, or settings that say nothing.
         """
+        cls._check_spelling(cls.from_files, fields)
         if Path(data).is_file() or Path(data).suffix.lower() in DELIMITERS:
             if unlabelled_file and Path(unlabelled_file).resolve() == Path(data).resolve():
                 fields["unlabelled_split"], unlabelled_file = cls.split, None
@@ -224,12 +233,18 @@ class Task:
         Raises:
             UserError: for rows of another kind.
         """
+        cls._check_spelling(cls.from_rows, fields)
         column = fields.get("text", cls.text)
         splits = {fields.get("split", cls.split): dataset_of(rows, column)}
         if heldout_rows is not None:
             fields["heldout_split"] = "heldout"
             splits["heldout"] = dataset_of(heldout_rows, column)
         return cls(data=lambda: DatasetDict(splits), **fields)
+
+    @classmethod
+    def _check_spelling(cls, call: Callable[..., Self], given: Mapping[str, Any]) -> None:
+        names = [*inspect.signature(call).parameters, *cls.__dataclass_fields__]
+        check_spelling(call.__qualname__, given, names)
 
     @property
     def columns(self) -> tuple[str, ...]:

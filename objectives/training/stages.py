@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from objectives.errors import NonNegativeFloat, PositiveFloat, UserError, check_types
+from objectives.errors import Checked, NonNegativeFloat, PositiveFloat, UserError
 from objectives.training.optimisation import Schedule
 
 Loss = Literal["prediction", "prediction+hidden", "intermediate", "prediction+intermediate", "hint"]
@@ -14,7 +14,7 @@ WITH_SCORES: tuple[Loss, ...] = ("intermediate", "prediction+intermediate")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class Stage(Checked):
     """A stretch of training with one loss, one optimiser and one schedule."""
 
     name: str
@@ -52,7 +52,7 @@ class Stage:
     """
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         if self.searches and self.quantised:
             raise UserError(
                 f"stage '{self.name}': quantised=True is only for stages after the search, which "

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from objectives.errors import UserError, check_ranges, check_types
+from objectives.errors import Checked, UserError, check_ranges
 from objectives.problem import NoBert
 from objectives.session import Session
 from objectives.students.bert.pretrained import Checkpoint
@@ -30,7 +30,7 @@ JUDGING = ("select", "heldout")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class Beside(Checked):
     """Another task of a study, for methods that learn several."""
 
     task: Task
@@ -40,7 +40,7 @@ class Beside:
     """Its classifier, which reads the same tokens as that of the study."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         check_ranges(self, teacher=(not self.teacher.trials, "one without trials"))
 
 

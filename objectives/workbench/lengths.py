@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from objectives.device import choose_device
-from objectives.errors import UserError
+from objectives.errors import UserError, spelled
 from objectives.measures.bootstrap import Interval
 from objectives.measures.evaluate import metric_with_interval
 from objectives.measures.thresholds import cross_fitted
@@ -44,6 +44,7 @@ class AtLength:
     """95% bootstrap interval of `metric`."""
 
 
+@spelled
 def lengths(
     task: Task,
     teacher: Teacher,

@@ -19,6 +19,7 @@ from objectives.cache import atomic_write, content_key, made_anew
 from objectives.combining.members import CONFIDENCE
 from objectives.device import Precision, autocast, matmul_dtype, out_of_memory, to_device
 from objectives.errors import (
+    Checked,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -26,7 +27,6 @@ from objectives.errors import (
     UserError,
     a_few,
     check_ranges,
-    check_types,
     first_line,
 )
 from objectives.measures.bootstrap import Interval, resampled_metrics
@@ -57,7 +57,7 @@ _STEPS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Teacher:
+class Teacher(Checked):
     """Source of the answers that students learn: one of `checkpoint`, `ensemble` and `answers`; and
     how a checkpoint is fine-tuned if it has no classifier yet.
 
@@ -106,7 +106,7 @@ class Teacher:
     the selection split. 0 takes them as they are."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         tunable = self.checkpoint is not None
         wanted = ">= 0, and 0 for an ensemble or for answers"
         check_ranges(self, trials=(tunable or not self.trials, wanted))

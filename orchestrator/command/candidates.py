@@ -27,9 +27,9 @@ from objectives.workbench.inputs import Inputs
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import read_answers, read_rows
 from orchestrator.runs.records import RunRecord
-from reports.choice import model_folder
 from reports.exporting.deployed_card import Deployed, deployed_card, named
 from reports.exporting.export import export, new_folder
+from reports.model_folders import model_folder
 from reports.speed import keep_speeds
 
 if TYPE_CHECKING:

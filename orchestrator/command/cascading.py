@@ -16,9 +16,9 @@ from orchestrator.command.candidates import Candidates
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from orchestrator.study import Study
-from reports.choice import kept_front
 from reports.exporting.deployed_card import Deployed, named
 from reports.exporting.export import check_free
+from reports.model_folders import kept_front
 from reports.speed import inputs_of, teacher_of
 
 FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")

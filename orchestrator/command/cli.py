@@ -20,15 +20,14 @@ from orchestrator.command.options import (
     AsJson,
     RunPath,
     StudyFile,
-    StudyFileIfAny,
     StudyName,
     flag,
     takes,
 )
-from orchestrator.command.shared import interrupted, show_end, show_front
+from orchestrator.command.shared import interrupted, show_end, show_front, show_runs
 from orchestrator.errors import RunError
 from orchestrator.signals import unattended
-from orchestrator.study_file import load_study, load_study_of
+from orchestrator.study_file import launched_file, load_study, load_study_of
 from orchestrator.terminal import say, say_to_stderr
 
 # What a verb needs is imported when it runs: help and fronts answer without loading torch.
@@ -158,7 +157,11 @@ def _lengths(
 def _status(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Run folder; or give --storage.", show_default=False),
+        typer.Argument(
+            metavar="[RUN]",
+            help="A run, or a folder of runs, one a line; or give --storage.",
+            show_default=False,
+        ),
     ] = None,
     storage: Annotated[
         str | None, typer.Option(help="URL of a storage, such as postgresql://USER@HOST/DATABASE.")
@@ -169,10 +172,14 @@ def _status(
     as_json: AsJson = False,
 ) -> None:
     """Show how a study stands: trials, rate, time left, workers, front, failures."""
+    from orchestrator.runs.run_folder import runs_in
     from orchestrator.status import run_status, storage_status
 
     if (run is None) == (storage is None):
         raise RunError("name either a run folder or a storage", "storage")
+    if run is not None and (runs := runs_in(run)) not in ([], [run]):
+        show_runs(runs, Console(), as_json=as_json)
+        return
     if run is not None:
         state = run_status(run)
     else:
@@ -183,6 +190,25 @@ def _status(
     else:
         for line in state.lines():
             say(Console(), line)
+
+
+@app.command("clean")
+def _clean(
+    run: RunPath,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it, not only count it.")] = False,
+) -> None:
+    """Free the room that a finished run's cache takes; a later launch makes it again.
+
+    Trials, the fine-tuned teacher and latency tables stay.
+    """
+    from orchestrator.workers.cleaning import clean
+
+    parts, size = clean(run, yes=yes)
+    done = "removed" if yes else "--yes removes them"
+    what = (
+        f"{size:,} bytes in {len(parts)} files and folders; {done}" if parts else "nothing to free"
+    )
+    say(Console(), f"{run / 'cache'}: {what}")
 
 
 @app.command("serve-storage")
@@ -275,12 +301,12 @@ def _dashboard(
 def _export(
     run: RunPath,
     int8: Annotated[
-        bool, typer.Option("--int8", help="ONNX in int8 too, scored on the data of --study-file.")
+        bool, typer.Option("--int8", help="ONNX in int8 too, scored on the data of the study.")
     ] = False,
     int4: Annotated[
         bool, typer.Option("--int4", help="The same in 4 bits: smaller and slower than int8.")
     ] = False,
-    study_file: StudyFileIfAny = None,
+    study_file: StudyFile = None,
     push_to_hub: Annotated[
         str | None, typer.Option(metavar="REPO", help="Upload the folder; a new REPO is private.")
     ] = None,
@@ -289,18 +315,16 @@ def _export(
     onnx: bool,
     **way: Any,
 ) -> None:
-    """Write a model that transformers loads anywhere: chosen by trial, size, metric or knee."""
+    """Write a model that transformers loads anywhere: chosen by trial, size, metric, ms or knee."""
     from orchestrator.runs.records import read_run
     from reports.choice import choose
 
     record = read_run(run)
     number = choose(record, **way)
-    if (int8 or int4) != (study_file is not None):
-        raise RunError(
-            "int8 and int4 need the study file, and nothing else does: they are scored on its "
-            "data, which is not in the run folder",
-            "study_file",
-        )
+    scored = int8 or int4
+    if study_file is not None and not scored:
+        raise RunError("only int8 and int4 need a study file: its data scores them", "study_file")
+    file = study_file or launched_file(record.folder) if scored else None
 
     from objectives.device import quiet_libraries  # what was refused above need not wait for torch
     from orchestrator.runs.results import ratio_text
@@ -310,7 +334,7 @@ def _export(
     if push_to_hub is not None:
         check_push(push_to_hub)
     quiet_libraries()
-    study = None if study_file is None else load_study_of(study_file, record.name)
+    study = None if file is None else load_study_of(file, record.name)
     exported = export(
         record, number, out, onnx=onnx, int8=study if int8 else None, int4=study if int4 else None
     )
@@ -328,7 +352,7 @@ def _export(
 @app.command("cascade")
 @takes("orchestrator.command.run:Run.cascade")
 def _cascade(
-    run: RunPath, study_file: StudyFile, *, out: Path, engine: str | None, **aims: Any
+    run: RunPath, study_file: StudyFile = None, *, out: Path, engine: str | None, **aims: Any
 ) -> None:
     """Write two models as one: the large one answers where the small one is unsure."""
     from objectives.device import quiet_libraries
@@ -339,7 +363,7 @@ def _cascade(
     quiet_libraries()
     record = read_run(run)
     served = None if engine is None else check_engines([engine])[0]
-    study = load_study_of(study_file, record.name)
+    study = load_study_of(study_file or launched_file(run), record.name)
     done = cascade(record, study, out, aims, served, say_to_stderr)
     typer.echo(f"{done.folder}  ({done.what()}; {done.worth(record.metric_name)})")
 
@@ -349,7 +373,7 @@ def _cascade(
 def _polish(
     context: typer.Context,
     run: RunPath,
-    study_file: StudyFile,
+    study_file: StudyFile = None,
     trial: Annotated[
         list[int] | None, typer.Option(help="Polish this trial; repeatable; by default the front.")
     ] = None,
@@ -363,7 +387,7 @@ def _polish(
     with unattended(), interrupted("finished trials are kept, polish again to go on"):
         polished = polish(
             record,
-            load_study_of(study_file, record.name),
+            load_study_of(study_file or launched_file(run), record.name),
             trials=trial,
             command=_again(context),
             console=console,
@@ -401,8 +425,10 @@ def _bench(
         Path | None,
         typer.Option(
             metavar="STUDY.py",
-            help="The file that the run was launched from. With it onnxruntime is also timed from "
-            "text to label, and bfloat16 and int8 are scored, as is the unpruned model.",
+            help="The file that the run was launched from; by default the one in launch.json. With "
+            "it onnxruntime is also timed from text to label, and bfloat16 and int8 are scored, as "
+            "is the unpruned model.",
+            show_default=False,
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
@@ -426,6 +452,11 @@ def _bench(
     if record is None:
         time_all = partial(bench, models)
     else:
+        if study_file is None and options["against"] is None:
+            try:
+                study_file = launched_file(record.folder)
+            except RunError as error:
+                say_to_stderr(f"no text is read, only token ids are timed: {error.naming(flag)}")
         study = None if study_file is None else load_study_of(study_file, record.name)
         time_all = partial(bench_front, record, study)
     timed = time_all(

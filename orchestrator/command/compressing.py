@@ -26,7 +26,7 @@ from objectives.combining.gate import (
 )
 from objectives.combining.members import GateRows, Member
 from objectives.engines.serving import check_engine
-from objectives.errors import UserError, a_few
+from objectives.errors import UserError, a_few, spelled
 from objectives.metric import Metric
 from objectives.students.bert.exporting import InMemory, save_in
 from objectives.students.bert.pretrained import Checkpoint
@@ -91,6 +91,7 @@ class _SaysOnce(Console):
         self._said.add(line)
 
 
+@spelled
 def compress(
     model: str | Path | InMemory,
     data: str | Path | Rows,

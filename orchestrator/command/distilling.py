@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from objectives.cache import content_key
 from objectives.device import choose_device, quiet_libraries
-from objectives.errors import UserError
+from objectives.errors import UserError, spelled
 from objectives.progress import SilentProgress
 from objectives.search_method import not_finite
 from objectives.students.bert import pretrained
@@ -31,6 +31,7 @@ from reports.exporting.export import check_free, new_folder
 _LONGEST = 128  # tokens of a text
 
 
+@spelled
 def distil(
     teacher: str | Path,
     text: str | Path,

@@ -8,6 +8,7 @@ from pprint import pformat
 
 from rich.console import Console
 
+from objectives.errors import spelled
 from orchestrator.command.run import Run, run_of
 from orchestrator.signals import interruptible, unattended
 from orchestrator.study import PopulationSize, Study
@@ -20,6 +21,7 @@ from reports.curves import gap_note
 from reports.page.following import Following
 
 
+@spelled
 @unattended()
 @interruptible("finished trials are kept, launch again to go on")
 def launch(

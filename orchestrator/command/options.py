@@ -39,9 +39,14 @@ RunPath = Annotated[
 StudyName = Annotated[
     str, typer.Option("--study", help="Variable that holds the study, or its name.")
 ]
-_STUDY_FILE = typer.Option(metavar="STUDY.py", help="The file that the run was launched from.")
-StudyFile = Annotated[Path, _STUDY_FILE]
-StudyFileIfAny = Annotated[Path | None, _STUDY_FILE]
+StudyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="STUDY.py",
+        help="The file that the run was launched from; by default the one in launch.json.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
 
 

@@ -11,6 +11,7 @@ from optuna.distributions import IntDistribution
 from rich.console import Console
 
 from objectives.cache import atomic_write, content_key
+from objectives.errors import spelled
 from objectives.methods.polish import Polish
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.stages import Loss, Stage
@@ -23,11 +24,12 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import POLISHED
-from reports.choice import check_finished
+from reports.model_folders import check_finished
 
 _MOST = 99_999  # the largest number of a trial that its folder is named for
 
 
+@spelled
 def polish(
     run: RunRecord,
     study: Study,

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from objectives.errors import spelled
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord, load_optuna_study, read_run
 from orchestrator.runs.results import Measured, divergence_texts, ratio_text, short_size
@@ -67,14 +68,22 @@ class Run(RunRecord):
         ]
         return pd.DataFrame(rows)
 
+    @spelled
     def best(
-        self, *, max_ratio: float | None = None, min_metric: float | None = None, knee: bool = False
+        self,
+        *,
+        max_ratio: float | None = None,
+        min_metric: float | None = None,
+        max_ms: float | None = None,
+        knee: bool = False,
     ) -> FinishedTrial:
         """The trial of the front that is chosen in at most one way; by default the recommended one.
 
         Args:
             max_ratio: the best model whose share of the unpruned cost is at most this.
             min_metric: the cheapest model whose metric on the selection split is at least this.
+            max_ms: the best model that takes at most this many ms a text, of a study that counts
+                latency or a run that `maskfront bench` timed.
             knee: the model where the front bends most.
 
         Returns:
@@ -85,9 +94,10 @@ class Run(RunRecord):
         """
         from reports.choice import choose
 
-        number = choose(self, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+        number = choose(self, max_ratio=max_ratio, min_metric=min_metric, max_ms=max_ms, knee=knee)
         return next(trial for trial in self.finished if trial.number == number)
 
+    @spelled
     def export(
         self,
         out: str | Path,
@@ -95,6 +105,7 @@ class Run(RunRecord):
         trial: int | None = None,
         max_ratio: float | None = None,
         min_metric: float | None = None,
+        max_ms: float | None = None,
         knee: bool = False,
         onnx: bool = False,
         int8: Study | None = None,
@@ -108,6 +119,8 @@ class Run(RunRecord):
             trial: the number of a finished trial, if the model is chosen by that.
             max_ratio: the best model on the front with at most this cost ratio.
             min_metric: the cheapest model on the front with this metric or more.
+            max_ms: the best model on the front that takes at most this many ms a text, of a study
+                that counts latency or a run that `maskfront bench` timed.
             knee: the model at the knee, where the front bends most.
             onnx: an ONNX file too, checked against torch.
             int8: the study of this run, for an ONNX file in int8 that is measured on its data.
@@ -123,9 +136,11 @@ class Run(RunRecord):
         from reports.choice import choose
         from reports.exporting.export import export
 
-        number = choose(self, trial=trial, max_ratio=max_ratio, min_metric=min_metric, knee=knee)
+        ways = {"max_ratio": max_ratio, "min_metric": min_metric, "max_ms": max_ms}
+        number = choose(self, trial=trial, knee=knee, **ways)
         return export(self, number, out, onnx=onnx, int8=int8, int4=int4)
 
+    @spelled
     def cascade(
         self,
         out: str | Path,

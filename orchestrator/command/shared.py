@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
+from orchestrator.errors import RunError
 from orchestrator.signals import interruptible
 from orchestrator.terminal import for_shell, say, say_to_stderr
 
@@ -43,6 +45,29 @@ def show_front(run: RunRecord, console: Console) -> None:
     pick = expected_of(view)
     if pick is not None and pick.trial == recommended(run):
         say(console, f"expected {run.metric_name} on other rows: {pick.expected:.4f}")
+
+
+def show_runs(runs: Sequence[Path], console: Console, *, as_json: bool) -> None:
+    """Show the runs of a folder, one a line with its recommended trial, or as one JSON object."""
+    from orchestrator.runs.records import read_run
+    from orchestrator.status import run_status
+    from reports.recommended import recommended
+
+    documents: dict[str, dict[str, Any]] = {}
+    width = max(len(for_shell(run)) for run in runs)
+    for run in runs:
+        try:
+            state = run_status(run)
+            best = recommended(read_run(run)) if state.front else None
+        except RunError as error:  # one that is damaged hides no other
+            documents[str(run)], line = {"error": str(error)}, str(error)
+        else:
+            documents[str(run)] = {**state.document(), "best": best and best.number}
+            line = state.line(best)
+        if not as_json:
+            say(console, f"{for_shell(run):{width}}  {line}")
+    if as_json:
+        typer.echo(json.dumps(documents, indent=2))
 
 
 def show_end(run: RunRecord, console: Console, study_file: Path | None = None) -> None:

@@ -16,7 +16,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.artifacts import stores_of
 from orchestrator.runs.reading import as_type
 from orchestrator.runs.records import HOME
-from orchestrator.runs.run_folder import RunFolder
+from orchestrator.runs.run_folder import RunFolder, runs_in
 from orchestrator.storage.connect import read_storage
 from orchestrator.storage.urls import hidden, is_file, parse_url, remember_server
 
@@ -57,7 +57,7 @@ def application(source: str | Path) -> App:
     if "://" in str(source):
         return _of_storage(str(source))
     folder = Path(source)
-    if not _runs_in(folder):
+    if not runs_in(folder):
         RunFolder(folder).existing()  # says what is missing
 
     turns = Lock()  # a storage opened twice would be two sources
@@ -71,7 +71,7 @@ def application(source: str | Path) -> App:
     def readable() -> dict[Path, Source]:
         """The study of each run; of many, one that is damaged hides no other."""
         sources, errors = {}, []
-        for run in _runs_in(folder):
+        for run in runs_in(folder):
             try:
                 paths = RunFolder(run).existing()
                 url = paths.storage
@@ -156,11 +156,3 @@ def _home(attributes: Mapping[str, Any], storage: str) -> RunFolder | None:
     url = parse_url(storage)
     folder = RunFolder(Path(url.database or "").parent)
     return folder if folder.is_own(hidden(url)) else None
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    """The folder itself if it is a run, else the runs in it, by name."""
-    if RunFolder(folder).exists():
-        return [folder]
-    inside = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [run for run in inside if RunFolder(run).exists()]

@@ -30,6 +30,8 @@ class Launched:
     command: str
     source: str
     study_file: str | None = "STUDY.py"
+    inode: int | None = None
+    """Inode of the run folder at the launch, which no copy has."""
 
 
 class RunFolder:
@@ -109,7 +111,7 @@ class RunFolder:
         """Keep what `Launched` says, without passwords."""
         texts = {"command": command, "source": source, "study_file": study_file}
         document = {name: text and hide_passwords(text) for name, text in texts.items()}
-        atomic_write_text(self._launch, json.dumps(document))
+        atomic_write_text(self._launch, json.dumps({**document, "inode": self.inode}))
 
     def read_launch(self) -> Launched | None:
         """Read the launch that `write_launch` kept; None if there is none, or it is damaged."""
@@ -174,6 +176,14 @@ class RunFolder:
         """Wait until no other worker of the run is `doing` this."""
         self.path.mkdir(parents=True, exist_ok=True)
         return kernel_lock(self.path / f".lock-{doing}")
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """List the folder itself if it is a run, else the runs in it, by name."""
+    if RunFolder(folder).exists():
+        return [folder]
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [run for run in inside if RunFolder(run).exists()]
 
 
 def link_or_copy(source: str, target: str) -> None:

@@ -14,8 +14,8 @@ from orchestrator.errors import RunError
 from orchestrator.runs.damage import damages
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import BESIDE, MODEL
-from reports.choice import model_folder
 from reports.exporting.card import model_card
+from reports.model_folders import model_folder
 from reports.speed import inputs_of
 
 if TYPE_CHECKING:

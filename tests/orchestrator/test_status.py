@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,20 @@ from optuna.trial import TrialState
 
 from maskfront import Study
 from orchestrator.errors import RunError
-from orchestrator.runs.records import WORKER, State, TrialRecord, load_optuna_study
+from orchestrator.runs.records import (
+    WANTED,
+    WORKER,
+    State,
+    TrialRecord,
+    load_optuna_study,
+    read_run,
+)
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import run_status, storage_status, trials_per_second
 from orchestrator.storage.connect import open_storage
 from orchestrator.workers import heartbeat
 from orchestrator.workers.heartbeat import Heartbeat
+from reports.recommended import recommended
 from tests.command_line import assert_one_clear_line, maskfront
 from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
@@ -151,6 +160,30 @@ def test_status_is_json_without_torch_and_names_what_is_not_there(
         done = maskfront("status", *arguments)
         assert_one_clear_line(done, message)
         assert "s3cret" not in done.stderr
+
+
+def test_the_runs_of_a_folder_are_listed_one_a_line(study: Study, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for name, trials in (("done", 2), ("later", 1)):
+        run_study(scripted(study, *["result"] * trials), trials=trials, out=runs / name)
+    load_optuna_study(runs / "later").set_user_attr(WANTED, 5)
+    (runs / "broken").mkdir()
+    (runs / "broken" / "study.db").write_text("no database")
+    (runs / "no run").mkdir()
+    listed = maskfront("status", "runs", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    broken, done, later = listed.stdout.splitlines()
+    assert re.match("runs/broken  .*study.db cannot be opened: file is not a database", broken)
+    best = recommended(read_run(runs / "done"))
+    assert best is not None
+    result = rf"trial {best.number}: {best.result.metric:.4f} at FLOPs ratio [01]\.\d+"
+    assert re.fullmatch(rf"runs/done    2 of 2 trials +finished +{result}", done)
+    assert re.match(r"runs/later   1 of 5 trials +stopped +trial 0: 0\.", later)
+    with Heartbeat(load_optuna_study(runs / "later"), RunFolder(runs / "later"), "cpu"):
+        documents = json.loads(maskfront("status", "runs", "--json", cwd=tmp_path).stdout)
+    assert documents["runs/done"]["best"] == best.number
+    assert documents["runs/later"]["state"] == "running"
+    assert set(documents["runs/broken"]) == {"error"}
 
 
 def test_a_run_whose_study_lies_in_a_server(

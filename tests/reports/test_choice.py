@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from objectives.delivery.timings import Bench, Timing
+from objectives.engines.names import Engine
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
-from reports.choice import choose, kept_front
+from reports.choice import choose
 from reports.exporting.export import export
+from reports.model_folders import kept_front
 from reports.page.page import write_report
+from reports.speed import keep_speeds
 
 
 @pytest.fixture
@@ -66,6 +70,55 @@ def test_what_cannot_be_chosen_is_said(
 ) -> None:
     with pytest.raises(RunError, match=message):
         choose(bent_run, **way)
+
+
+def bench(run: RunRecord, *rows: tuple[str, int, bool, dict[int | None, float]]) -> None:
+    """Keep milliseconds by trial, None being the reference, for engine, batch and kind."""
+    timings = [
+        Timing(
+            model="unpruned" if number is None else str(RunFolder(run.folder).model(number)),
+            engine=cast(Engine, engine),
+            bits=8 if engine.endswith("int8") else 32,
+            bytes=1,
+            batch=batch,
+            length=16,
+            flops=1,
+            quartiles=(ms, ms, ms),
+            slow=ms,
+            texts=texts,
+        )
+        for engine, batch, texts, times in rows
+        for number, ms in times.items()
+    ]
+    keep_speeds(run, Bench("unpruned", tuple(timings), {}, {"device": "cpu", "threads": 1}))
+
+
+def test_the_best_model_within_milliseconds_is_that_of_the_fastest_engine_from_text_to_label(
+    bent_run: RunRecord, tmp_path: Path
+) -> None:
+    run = replace(bent_run, folder=tmp_path)
+    with pytest.raises(RunError, match=r"no model .* timed; `maskfront bench .* does that \(max_m"):
+        choose(run, max_ms=5)
+    tokens = {None: 9.0, 0: 8.0, 1: 2.0, 2: 4.0, 3: 6.0}
+    bench(run, ("eager", 1, False, tokens), ("eager", 8, False, dict.fromkeys(tokens, 0.1)))
+    assert [choose(run, max_ms=ms) for ms in (2, 5.9, 6, 100)] == [1, 2, 3, 0], "one text a time"
+    bench(
+        run,
+        ("eager", 1, False, dict.fromkeys(tokens, 0.1)),
+        ("onnxruntime-int8", 1, True, dict.fromkeys(tokens, 0.1)),  # other answers than the trial's
+        ("onnxruntime", 1, True, {None: 5.0, 0: 3.0, 2: 1.0}),
+    )
+    assert [choose(run, max_ms=ms) for ms in (1, 3)] == [2, 0]
+    with pytest.raises(
+        RunError, match=r"0\.5 ms a text or less .*; the nearest is trial 2 with 1\."
+    ):
+        choose(run, max_ms=0.5)
+
+
+def test_a_study_that_counts_milliseconds_needs_no_bench(timed_run: RunRecord) -> None:
+    assert [choose(timed_run, max_ms=ms) for ms in (5, 8.7, 8.8)] == [1, 1, 0]
+    of_four = replace(timed_run, definition={**timed_run.definition, "latency_batch": "4"})
+    assert choose(of_four, max_ms=2.2) == 0, "a text is a quarter of the pass"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from orchestrator.command import launching
 from orchestrator.command.shared import next_commands
 from orchestrator.errors import RunError
 from orchestrator.runs.records import load_optuna_study, read_run
+from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study, load_study_of
 from orchestrator.workers.worker import Callback
 from tests.any_classifiers import write_classifier
@@ -474,8 +475,15 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
         (["--max-ratio", 50], r"50 is not a share .* \(--max-ratio\)"),
         (["--max-ratio", 0.01], r"ratio <= 0\.01 on its front; the nearest is trial \d with 0\."),
         (["--min-metric", 1.5], r"accuracy >= 1\.5 on its front; the nearest is trial \d with"),
-        (["--max-ratio", 1, "--int8"], "int8 and int4 need the study file"),
-        (["--max-ratio", 1, "--int4"], "int8 and int4 need the study file"),
+        (
+            ["--max-ratio", 1, "--int8"],
+            r"name the file that it was launched from \(--study-file\)$",
+        ),
+        (
+            ["--max-ratio", 1, "--int4"],
+            r"name the file that it was launched from \(--study-file\)$",
+        ),
+        (["--study-file", "study.py"], "only int8 and int4 need a study file"),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(
@@ -533,6 +541,41 @@ def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None
     assert "bench.json; maskfront report shows it" in done.stdout.replace("\n", "")
     kept = json.loads((run_folder / "bench.json").read_text())
     assert [row["trial"] for row in kept["timings"]] == [None, *(row["trial"] for row in front)]
+
+
+def test_the_study_file_is_the_one_in_launch_json(
+    run_folder: Path, tiny_study_file: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(
+        run_folder, tmp_path / "run", ignore=shutil.ignore_patterns("launch.json")
+    )
+    engines = ("--engine", "eager", "--engine", "bfloat16")
+
+    def scored() -> tuple[bool, str]:
+        done = maskfront(
+            "bench", "run", *engines, "--batch", 1, "--rounds", 1, "--json", cwd=tmp_path
+        )
+        return any(row["worth"] for row in json.loads(done.stdout)["timings"]), done.stderr
+
+    asked = ("cascade", "run", "--out", "both")
+    refused = maskfront(*asked, cwd=tmp_path)
+    assert_one_clear_line(refused, r"'run': its launch\.json names no study file; .*-study-file\)")
+    shutil.copy(tiny_study_file, tmp_path / "mine.py")
+    RunFolder(run).write_launch("maskfront run mine.py", "", "mine.py")
+    found, said = scored()
+    assert found
+    assert "launch.json" not in said
+
+    (tmp_path / "mine.py").rename(tmp_path / "moved.py")
+    gone = r"'mine\.py', which launch\.json names, is not there; name .* \(--study-file\)"
+    assert_one_clear_line(maskfront(*asked, cwd=tmp_path), gone)
+    found, said = scored()
+    assert not found
+    assert re.search(gone, said)
+    (tmp_path / "mine.py").write_text("raise SystemExit('the code of a stranger')\n")
+    shutil.copytree(run, tmp_path / "copy")
+    done = maskfront("polish", "copy", cwd=tmp_path)
+    assert_one_clear_line(done, r"'copy': this folder is a copy, .*is not trusted; .*-study-file\)")
 
 
 def test_the_line_of_an_error_is_told_though_the_path_is_relative(
