@@ -43,7 +43,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.answers import read_rows
 from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
-from reports.exporting.deployed_card import Deployed, named
+from reports.exporting.deployed_card import Deployed, choice_of, named
 from reports.exporting.export import check_free
 from reports.page.page import write_report
 
@@ -199,11 +199,15 @@ def compress(
             candidates.add_trial(run, trial.number)
             numbers.append(trial.number)
         members, rows = candidates.judged(run, [*numbers, None], keep=True)
-        write_report([run], run.folder / "report.html")
-        cascade, passed = _chosen(members, rows, aims, texts, take_nearest)
-        agreement = passed and not (min_metric_kept or max_ms)
-        promised = (min_agreement or GATE) if agreement else None
-        deployed = candidates.deploy(run, cascade, rows, out, promised)
+        agreement = not (min_metric_kept or max_ms)
+        try:
+            cascade, passed = _chosen(members, rows, aims, texts, take_nearest)
+            promised = (min_agreement or GATE) if agreement and passed else None
+            deployed = candidates.deploy(run, cascade, rows, out, promised)
+            gate = _gate_text(aims, metric, texts, passed)
+            choice_of(deployed, run.metric_name, gate, members, rows).keep(run)
+        finally:
+            write_report([run], run.folder / "report.html")
     advice = tuple(planning.advice(run, texts))
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
@@ -403,6 +407,19 @@ def _chosen(
         name,
         "take_nearest",
     )
+
+
+def _gate_text(aims: Mapping[str, float | None], metric: str, texts: int, passed: bool) -> str:
+    share = aims["min_agreement"] or GATE
+    promise = f"answers {share:.1%} of all texts as the unpruned model does"
+    if (least := aims["min_metric_kept"]) is not None:
+        promise = f"keeps {least:.1%} of the {metric}"
+    if (most := aims["max_ms"]) is not None:
+        promise = f"takes {most:g} ms or less"
+    else:
+        promise += f", with 95% confidence on {planning.RoleSizes.of(texts).vouching:,} texts"
+    does = "It passes the gate" if passed else "It is the nearest, but does not pass the gate"
+    return f"{does}: it {promise}."
 
 
 def _more_texts(reached: float, share: float, texts: int) -> int | None:

@@ -1,11 +1,17 @@
 """Scores and model card of a folder that answers without torch."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
-from objectives.combining.cascade import Cascade
+from objectives.combining.cascade import Cascade, cascades, pairs_of
+from objectives.combining.members import GateRows, Member
 from orchestrator.runs.records import RunRecord
+from orchestrator.terminal import for_shell
 from reports.exporting.card import TEMPLATES
+from reports.figures.cascades import pair_text
+from reports.figures.compressed import ALONE, CASCADE, WRITTEN, Choice, Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,34 @@ def named(number: int | None, engine: str = "") -> str:
     """A model of a run in words, with its engine if that is told."""
     model = "the unpruned model" if number is None else f"the model of trial {number}"
     return f"{model} in {engine}" if engine else model
+
+
+def choice_of(
+    done: Deployed, metric: str, gate: str, members: Sequence[Member], rows: GateRows
+) -> Choice:
+    """Say what was written and whether it passed the `gate`, beside what it was chosen from."""
+    size = sum(file.stat().st_size for file in done.folder.rglob("*") if file.is_file())
+    folder = for_shell(done.folder)
+    sentences = (
+        f"The folder {folder} ({size / 1e6:.1f} MB) holds {done.what()}.",
+        f"{done.worth(metric).capitalize()}.",
+        gate,
+        f"python {folder}/classify.py < lines.txt prints a label a line, with onnxruntime, "
+        "tokenizers and numpy alone.",
+    )
+    written = (WRITTEN, done.what(), done.milliseconds, done.heldout_agreement)
+    return Choice(sentences=sentences, points=(*_candidates(members, rows), written))
+
+
+def _candidates(members: Sequence[Member], rows: GateRows) -> Iterable[Point]:
+    for member in members:
+        agreement = rows.agreement("heldout", member.logits["heldout"].argmax(-1))
+        yield (ALONE, named(member.number, member.engine), member.cost, agreement)
+    best = 0.0
+    for cascade in sorted(cascades(pairs_of(members, rows)), key=attrgetter("heldout_cost")):
+        if 0 < cascade.deferred < 1 and cascade.agreement > best:
+            best, name = cascade.agreement, f"{pair_text(cascade)}, {cascade.deferred:.0%} deferred"
+            yield (CASCADE, name, cascade.heldout_cost, cascade.heldout_agreement)
 
 
 def deployed_card(run: RunRecord, done: Deployed, max_length: int) -> str:

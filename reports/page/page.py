@@ -30,6 +30,7 @@ from reports.curves import Curves, gap_note, points_each, read_curves
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
 from reports.figures.cascades import add_cascades, cascades_of, pair_text
+from reports.figures.compressed import compressed_section
 from reports.figures.front import add_served, front_figure
 from reports.figures.outer_loop import outer_section
 from reports.figures.speed import speed_section
@@ -197,6 +198,7 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
         f"{together.cost_name}",
         overlay=together,
         parts=parts,
+        written=None if together.several else compressed_section(together.runs[0]),
         recommended=[(part, row) for part in parts for row in recommendations(part["view"])],
         front=front,
         sections=[section for section in sections if section is not None],

@@ -19,7 +19,6 @@ from objectives.cache import atomic_write
 from objectives.errors import UserError
 from objectives.students.bert.architecture import Widths
 from objectives.students.bert.cutting import widths_of
-from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def save_in(folder: Path, model: InMemory) -> Path:
     """Save a model of this process below a folder, named by its content; nothing is written twice.
     Raises UserError for anything but a classifier and its tokenizer."""
+    from objectives.students.bert.pretrained import Checkpoint  # it loads datasets
+
     network = model[0] if isinstance(model, tuple) else getattr(model, "model", None)
     tokenizer = model[1] if isinstance(model, tuple) else getattr(model, "processing_class", None)
     tokenizer = tokenizer or getattr(model, "tokenizer", None)

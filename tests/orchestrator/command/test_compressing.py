@@ -87,7 +87,14 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     assert (made / stage["model"]).is_file()
     text = texts.read_text(encoding="utf-8").splitlines()[0]
     assert text not in (made / "README.md").read_text(encoding="utf-8")
-    assert text not in report.read_text(encoding="utf-8")
+    page = report.read_text(encoding="utf-8")
+    assert text not in page
+    sentences = (
+        "The folder small (",
+        "It is the nearest, but does not pass the gate: it answers 95.0%",
+    )
+    places = [page.index(sentence) for sentence in (*sentences, "Where to start")]
+    assert places == sorted(places), "what was written comes first"
 
     trials = len(load_run(report.parent).trials)
     shutil.rmtree(made)

@@ -1,0 +1,75 @@
+"""The first section of a page of `compress`: what it wrote, beside all that it could have written."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from typing import TypeAlias
+
+import plotly.graph_objects as go
+
+from objectives.cache import atomic_write_text
+from orchestrator.runs.reading import as_record, read_json
+from orchestrator.runs.records import RunRecord
+from reports.figures import theme
+from reports.figures.theme import Panel, Section
+
+_FILE = "compressed.json"
+ALONE, CASCADE, WRITTEN = "one model", "cascade of two", "written"
+"""Kinds of points."""
+_STYLES = {
+    ALONE: {"color": theme.BLUE, "symbol": "circle", "size": 9},
+    CASCADE: {"color": theme.SKY, "symbol": "triangle-down-open", "size": 9},
+    WRITTEN: {"color": theme.VERMILLION, "symbol": "star", "size": 15},
+}
+
+
+Point: TypeAlias = tuple[str, str, float, float]
+"""A model or a cascade: its kind and its name, milliseconds from text to label, and the share of
+the held-out texts that it answers as the unpruned model does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The choice of `compress` in words, and the models that it chose from."""
+
+    sentences: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    def keep(self, run: RunRecord) -> None:
+        """Write it to the run folder."""
+        atomic_write_text(run.folder / _FILE, json.dumps(asdict(self)))
+
+
+def compressed_section(run: RunRecord) -> Section | None:
+    """The section of a run of `compress`; None of another, and where nothing was written."""
+    choice = None
+    with suppress(FileNotFoundError):
+        file = run.folder / _FILE
+        choice = as_record(Choice, read_json(file), str(file))
+    if choice is None:
+        return None
+    figure = go.Figure()
+    for kind, style in _STYLES.items():
+        points = sorted((p for p in choice.points if p[0] == kind), key=itemgetter(2))
+        figure.add_scatter(
+            x=[milliseconds for *_, milliseconds, _ in points],
+            y=[agreement for *_, agreement in points],
+            mode="markers",
+            name=kind,
+            marker=style,
+            text=[theme.plain(name) for _, name, *_ in points],
+            hovertemplate="%{text}<br>%{x:.2f} ms, %{y:.1%} of the answers",
+        )
+    theme.lay_out(
+        figure,
+        height=400,
+        xaxis=theme.x_axis("ms from text to label, one thread", type="log"),
+        yaxis=theme.axis("same answers, held out", tickformat=".0%"),
+    )
+    caption = (
+        "Each model in its fastest engine, the unpruned one in all, and the cascades of two of "
+        "them that answer most texts as the unpruned model does at their time."
+    )
+    panel = Panel("compressed-choice", "What could be written", figure, caption)
+    return Section("compressed", "What was written", choice.sentences, (panel,))

@@ -1,0 +1,32 @@
+"""The section of what `compress` wrote: kept in the run folder, and damage is one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RunError
+from orchestrator.runs.records import RunRecord
+from reports.figures.compressed import ALONE, WRITTEN, Choice, compressed_section
+
+
+def test_a_choice_is_kept_and_damage_is_refused(mixed_run: RunRecord, tmp_path: Path) -> None:
+    run = replace(mixed_run, folder=tmp_path)
+    assert compressed_section(run) is None
+    points = (
+        (ALONE, "trial 3", 0.5, 0.97),
+        (ALONE, "trial 1", 0.2, 0.9),
+        (WRITTEN, "it", 0.2, 0.9),
+    )
+    Choice(sentences=("The folder small holds it.",), points=points).keep(run)
+    section = compressed_section(run)
+    assert section is not None
+    assert section.sentences == ("The folder small holds it.",)
+    alone, _, written = section.panels[0].figure.data
+    assert (list(alone.x), list(written.y)) == ([0.2, 0.5], [0.9])
+    file = tmp_path / "compressed.json"
+    file.write_text(file.read_text().replace("0.97", '"0.97"'))
+    with pytest.raises(RunError, match=r"points is .*; it must be"):
+        compressed_section(run)
