@@ -1,4 +1,4 @@
-"""The first section of a page of `compress`: what it wrote, beside all that it could have written."""
+"""The first section of a page of `compress`: what it wrote, beside all that it could have."""
 
 import json
 from contextlib import suppress
