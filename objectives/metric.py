@@ -15,6 +15,10 @@ Floats: TypeAlias = NDArray[np.float64]
 Metric = Literal["accuracy", "mcc", "f1", "micro_f1", "macro_f1", "pearson_spearman", "agreement"]
 
 
+OF_CLASSES: tuple[Metric, ...] = ("accuracy", "macro_f1", "mcc", "f1")
+"""Metrics of one class a text against labels."""
+
+
 def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes: int = 2) -> float:
     """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
     `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more

@@ -183,15 +183,18 @@ class Candidates:
         rows: GateRows,
         out: Path,
         promised: float | None = None,
+        *,
+        replace: bool = False,
     ) -> Deployed:
         """Write what was chosen to `out`; a trial's model alone with all that an export has. What
         it is worth is measured on the folder that was written. `promised` is the agreement of a
-        gate that was passed; otherwise the folder promises what its held-out answers show."""
+        gate that was passed; otherwise the folder promises what its held-out answers show. With
+        `replace` it takes the place of what is there."""
         served = self.scratch / "found"
         served.mkdir()
         self._write(served, found)
         done = self._measured(served, out, found, rows)
-        with new_folder(out) as unfinished:
+        with new_folder(out, replace=replace) as unfinished:
             if done.alone and found.small is not None:
                 note = f"classify.py: {done.worth(run.metric_name)}, in {found.engines[0]}"
                 export(run, found.small, unfinished, notes=(note,))

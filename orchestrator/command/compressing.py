@@ -27,7 +27,7 @@ from objectives.combining.gate import (
 from objectives.combining.members import GateRows, Member
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few, spelled
-from objectives.metric import Metric
+from objectives.metric import OF_CLASSES, Metric
 from objectives.students.bert.exporting import InMemory, save_in
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import survey
@@ -45,12 +45,12 @@ from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
 from reports.exporting.deployed_card import Deployed, choice_of, named
 from reports.exporting.export import check_free
+from reports.figures.compressed import files_below, read_choice
 from reports.page.page import write_report
 
 GATE = 0.95
 """Share of the texts that are answered as before, unless another gate is named. int8 alone changes
 an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
-_METRICS = ("accuracy", "macro_f1", "mcc", "f1")
 _MODELS = Path("runs/models")
 _FEWEST = 20  # texts: fewer tell no two models apart
 # Share of the time in which the unpruned model answers texts; those beyond it are left out.
@@ -123,10 +123,10 @@ def compress(
             tokenizer, a Trainer or a pipeline, which is saved below runs/models.
         data: the texts: one per line (.txt), or a table; in Python also a DataFrame, a
             `datasets.Dataset` or a list of texts.
-        out: the folder to make; it must not hold anything yet. All that was tried lies in
-            runs/NAME-KEY, NAME being the folder's, with "-" for signs that no study's name has. The
-            key says what decides the trials: the same call goes on there, and one with other texts,
-            model or `max_length` has its own run.
+        out: the folder to make; it must not hold anything but what the same call has written. All
+            that was tried lies in runs/NAME-KEY, NAME being the folder's, with "-" for signs that
+            no study's name has. The key says what decides the trials: the same call goes on there,
+            and one with other texts, model or `max_length` has its own run.
         text: the column of the text, in a table.
         label: the column of the labels, which `min_metric_kept` reads.
         metric: what `min_metric_kept` counts: accuracy, macro_f1, mcc, or f1 of class 1 of two.
@@ -164,7 +164,8 @@ def compress(
     aims = {"min_agreement": min_agreement, "min_metric_kept": min_metric_kept, "max_ms": max_ms}
     _check(minutes, aims, metric)
     out = Path(out)
-    check_free(out)
+    if not (out / "classifier.json").is_file():
+        check_free(out)
     check_engine(FASTER[-1], "cpu")
     model = str(model) if isinstance(model, str | Path) else str(save_in(_MODELS, model))
     judge = {"label": label, "metric": metric} if min_metric_kept is not None else {}
@@ -174,11 +175,15 @@ def compress(
     _check_reach(study, inputs, texts, aims, take_nearest)
     # The key: no two runs of a name differ in what decides results.
     study = replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
+    before = read_choice(Path("runs") / study.name)
+    goes_on = before is not None and before.files == files_below(out)
+    if not goes_on:
+        check_free(out)
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
-        before = left()
+        began_writing = left()
         candidates.add(None, ready(Checkpoint(model), inputs.text, "cpu"), inputs.tokenizer)
-        reserve = max(0.1 * total, _SERVED * (before - left()))
+        reserve = max(0.1 * total, _SERVED * (began_writing - left()))
         reserve = min(reserve, 0.5 * total)
 
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
@@ -203,7 +208,7 @@ def compress(
         try:
             cascade, passed = _chosen(members, rows, aims, texts, take_nearest)
             promised = (min_agreement or GATE) if agreement and passed else None
-            deployed = candidates.deploy(run, cascade, rows, out, promised)
+            deployed = candidates.deploy(run, cascade, rows, out, promised, replace=goes_on)
             gate = _gate_text(aims, metric, texts, passed)
             choice_of(deployed, run.metric_name, gate, members, rows).keep(run)
         finally:
@@ -254,8 +259,8 @@ def _check(minutes: float, aims: Mapping[str, float | None], metric: str) -> Non
             raise RunError(f"{aim:g} cannot be a gate: {why}; give one above 0 and below 1", name)
     if (most := aims["max_ms"]) is not None and not most > 0:
         raise RunError(f"{most:g} ms are too few", "max_ms")
-    if metric not in _METRICS:
-        raise RunError(f"no metric '{metric}'; choose one of {', '.join(_METRICS)}", "metric")
+    if metric not in OF_CLASSES:
+        raise RunError(f"no metric '{metric}'; choose one of {', '.join(OF_CLASSES)}", "metric")
     if metric != "accuracy" and aims["min_metric_kept"] is None:
         raise RunError(
             f"'{metric}' is counted by no gate; name the share to keep", "min_metric_kept"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from objectives.errors import spelled
+from objectives.metric import Metric
 from orchestrator.errors import RunError
+from orchestrator.runs.answers import OwnMetric, other_values
 from orchestrator.runs.records import FinishedTrial, RunRecord, load_optuna_study, read_run
 from orchestrator.runs.results import Measured, divergence_texts, ratio_text, short_size
 from orchestrator.runs.run_folder import RunFolder
@@ -39,8 +42,13 @@ class Run(RunRecord):
         """The run's Optuna study, as its storage has it now. Raises RunError if that is gone."""
         return load_optuna_study(self.folder)
 
-    def dataframe(self) -> pd.DataFrame:
+    @spelled
+    def dataframe(self, *, metric: Metric | OwnMetric | None = None) -> pd.DataFrame:
         """All trials that were started, one a row, by number.
+
+        Args:
+            metric: another metric than the study's, by its name or as a function of labels and
+                answers, indices of classes: the kept answers are judged anew, nothing is trained.
 
         Returns:
             Columns: number, state, one for each knob, metric (on the selection split),
@@ -48,8 +56,13 @@ class Run(RunRecord):
             heldout_divergence, train_divergence (on rows that it learnt from), cost (in the unit of
             the study), ratio, flops, params, seconds, feasible (it met its budget and the aims of
             the study) and front (no other beats it). What a trial does not have is missing (NaN).
+
+        Raises:
+            RunError: for another metric where the run kept no answers, or if they are no classes.
         """
         import pandas as pd
+
+        anew = None if metric is None else other_values(self, metric)
 
         front = {trial.number for trial in self.front}
         worth = ("metric", "heldout_metric", "divergence", "heldout_divergence", "train_divergence")
@@ -60,6 +73,7 @@ class Run(RunRecord):
                 "state": trial.state,
                 **{name: trial.knobs.get(name) for name in self.space},
                 **{name: getattr(trial.result, name, None) for name in columns},
+                **({} if anew is None else _worth(anew.get(trial.number, {}))),
                 "seconds": trial.seconds,
                 "feasible": trial.feasible,
                 "front": trial.number in front,
@@ -229,6 +243,10 @@ class Run(RunRecord):
             f"<table><caption>{escape(title)}</caption><thead>{line('th', columns)}</thead>"
             f"<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"
         )
+
+
+def _worth(by_role: Mapping[str, float]) -> dict[str, float | None]:
+    return {"metric": by_role.get("select"), "heldout_metric": by_role.get("heldout")}
 
 
 def load_run(folder: str | Path) -> Run:

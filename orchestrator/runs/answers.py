@@ -4,10 +4,10 @@ Cascades, ensembles and paired comparisons are computed from these, without runn
 Float32, so that the likeliest class is the one that was scored. Imports no torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from objectives.cache import atomic_write
-from objectives.metric import Logits
+from objectives.metric import OF_CLASSES, Logits, Metric, metric_value
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
+
+OwnMetric: TypeAlias = Callable[[NDArray[Any], NDArray[Any]], float]
+"""A function of labels and answers, both (rows,) int64, indices of classes; higher is better."""
 
 _ROLES = ("select", "heldout")
 _TEACHER = "teacher."
@@ -101,6 +104,33 @@ def read_answers(run: RunRecord, trial: int) -> dict[str, Logits] | None:
     except (FileNotFoundError, SafetensorError, KeyError):
         return None
     return arrays if alike else None
+
+
+def other_values(run: RunRecord, metric: Metric | OwnMetric) -> dict[int, dict[str, float]]:
+    """Judge the kept answers of finished trials by another metric: its value on "select" and
+    "heldout" by trial, without those whose answers are gone. Raises RunError for a run of numbers
+    or of several labels a text, and for one that kept no answers."""
+    if not callable(metric) and metric not in OF_CLASSES:
+        names = ", ".join(OF_CLASSES)
+        raise RunError(f"no metric '{metric}'; choose {names}, or a function", "metric")
+    judged = read_rows(run)
+    if judged is None:
+        raise RunError(f"'{run.folder}' has no answers of its models: an earlier version made it")
+    if judged.labels["select"].ndim != 1 or judged.labels["select"].dtype.kind != "i":
+        raise RunError("only answers that are one class a text can be judged anew", "metric")
+    classes = judged.unpruned["select"].shape[-1]
+
+    def value(labels: NDArray[Any], logits: Logits) -> float:
+        if callable(metric):
+            return float(metric(labels, logits.argmax(-1)))
+        return metric_value(metric, labels, logits.argmax(-1), classes=classes)
+
+    answers = {trial.number: read_answers(run, trial.number) for trial in run.finished}
+    return {
+        number: {role: value(judged.labels[role], logits[role]) for role in _ROLES}
+        for number, logits in answers.items()
+        if logits is not None
+    }
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.terminal import for_shell
 from reports.exporting.card import TEMPLATES
 from reports.figures.cascades import pair_text
-from reports.figures.compressed import ALONE, CASCADE, WRITTEN, Choice, Point
+from reports.figures.compressed import ALONE, CASCADE, WRITTEN, Choice, Point, files_below
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,8 @@ def choice_of(
     done: Deployed, metric: str, gate: str, members: Sequence[Member], rows: GateRows
 ) -> Choice:
     """Say what was written and whether it passed the `gate`, beside what it was chosen from."""
-    size = sum(file.stat().st_size for file in done.folder.rglob("*") if file.is_file())
-    folder = for_shell(done.folder)
+    files, folder = files_below(done.folder), for_shell(done.folder)
+    size = sum((done.folder / file).stat().st_size for file in files)
     sentences = (
         f"The folder {folder} ({size / 1e6:.1f} MB) holds {done.what()}.",
         f"{done.worth(metric).capitalize()}.",
@@ -93,7 +93,8 @@ def choice_of(
         "tokenizers and numpy alone.",
     )
     written = (WRITTEN, done.what(), done.milliseconds, done.heldout_agreement)
-    return Choice(sentences=sentences, points=(*_candidates(members, rows), written))
+    points = (*_candidates(members, rows), written)
+    return Choice(sentences=sentences, points=points, files=files)
 
 
 def _candidates(members: Sequence[Member], rows: GateRows) -> Iterable[Point]:

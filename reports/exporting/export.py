@@ -132,11 +132,11 @@ def check_free(out: Path) -> None:
 
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A folder to write to that becomes `out` at the end, or vanishes. Raises RunError if `out`
-    holds something by then."""
+def new_folder(out: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A folder to write to that becomes `out` at the end, or vanishes. Without `replace` raises
+    RunError if `out` holds something by then."""
     try:  # "." has no name of its own to write beside
-        with atomic_write(out.resolve(), replace=False) as unfinished:
+        with atomic_write(out.resolve(), replace=replace) as unfinished:
             unfinished.mkdir(parents=True)
             yield unfinished
     except OSError:

@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import itemgetter
+from pathlib import Path
 from typing import TypeAlias
 
 import plotly.graph_objects as go
@@ -35,18 +36,31 @@ class Choice:
 
     sentences: tuple[str, ...]
     points: tuple[Point, ...]
+    files: tuple[str, ...]
+    """All that was written, below the folder."""
 
     def keep(self, run: RunRecord) -> None:
         """Write it to the run folder."""
         atomic_write_text(run.folder / _FILE, json.dumps(asdict(self)))
 
 
+def read_choice(run_folder: Path) -> Choice | None:
+    """Read what a run of `compress` wrote last; None where nothing was written."""
+    with suppress(FileNotFoundError):
+        file = run_folder / _FILE
+        return as_record(Choice, read_json(file), str(file))
+    return None
+
+
+def files_below(folder: Path) -> tuple[str, ...]:
+    """Name all files below a folder, but for what Python leaves of an import."""
+    files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+    return tuple(sorted(str(file) for file in files if "__pycache__" not in file.parts))
+
+
 def compressed_section(run: RunRecord) -> Section | None:
     """The section of a run of `compress`; None of another, and where nothing was written."""
-    choice = None
-    with suppress(FileNotFoundError):
-        file = run.folder / _FILE
-        choice = as_record(Choice, read_json(file), str(file))
+    choice = read_choice(run.folder)
     if choice is None:
         return None
     figure = go.Figure()

@@ -97,6 +97,13 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     assert places == sorted(places), "what was written comes first"
 
     trials = len(load_run(report.parent).trials)
+    (made / "mine").touch()
+    with pytest.raises(RunError, match="'small' exists and is not an empty folder"):
+        compress(teacher, texts, out="small", max_length=24, take_nearest=True)
+    (made / "mine").unlink()
+    card = (made / "README.md").stat().st_ino
+    compress(teacher, texts, out="small", max_length=24, take_nearest=True)
+    assert (made / "README.md").stat().st_ino != card, "the same call replaces what it wrote"
     shutil.rmtree(made)
     with pytest.raises(RunError, match=r"no model takes 1e-05 ms or less"):
         compress(teacher, texts, out="small", max_length=24, max_ms=1e-5)

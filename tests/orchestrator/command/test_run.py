@@ -11,8 +11,10 @@ import optuna
 import pandas as pd
 import pytest
 from optuna.distributions import FloatDistribution
+from sklearn.metrics import f1_score
 
 from maskfront import Run, RunError, Study, load_run
+from orchestrator.runs.answers import read_answers, read_rows
 from reports.recommended import recommended
 from tests.launching import run_study
 from tests.orchestrator.workers.test_launch import scripted
@@ -60,6 +62,21 @@ def test_the_dataframe_tells_the_front_and_who_met_the_budget(run: Run) -> None:
         first.flops,
         first.params,
     ]
+
+
+def test_a_finished_run_is_judged_by_another_metric(run: Run) -> None:
+    frame, judged = run.dataframe().set_index("number"), read_rows(run)
+    assert judged is not None
+    own = run.dataframe(metric=lambda labels, answers: np.mean(labels == answers))
+    for anew in (run.dataframe(metric="accuracy"), own):
+        pd.testing.assert_frame_equal(anew.set_index("number"), frame)
+    f1 = run.dataframe(metric="macro_f1").set_index("number")
+    answers = read_answers(run, 1)
+    assert answers is not None
+    expected = f1_score(judged.labels["heldout"], answers["heldout"].argmax(-1), average="macro")
+    assert f1.loc[1, "heldout_metric"] == expected
+    with pytest.raises(RunError, match="no metric 'f2'; choose accuracy, macro_f1, mcc, f1, or"):
+        run.dataframe(metric="f2")  # type: ignore[arg-type]
 
 
 def test_a_model_is_chosen_and_exported_in_one_way(run: Run, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_a_choice_is_kept_and_damage_is_refused(mixed_run: RunRecord, tmp_path: 
         (ALONE, "trial 1", 0.2, 0.9),
         (WRITTEN, "it", 0.2, 0.9),
     )
-    Choice(sentences=("The folder small holds it.",), points=points).keep(run)
+    Choice(sentences=("The folder small holds it.",), points=points, files=()).keep(run)
     section = compressed_section(run)
     assert section is not None
     assert section.sentences == ("The folder small holds it.",)
