@@ -416,15 +416,15 @@ def _chosen(
 
 def _gate_text(aims: Mapping[str, float | None], metric: str, texts: int, passed: bool) -> str:
     share = aims["min_agreement"] or GATE
-    promise = f"answers {share:.1%} of all texts as the unpruned model does"
+    promise = f"to answer {share:.1%} of all texts as the unpruned model does"
     if (least := aims["min_metric_kept"]) is not None:
-        promise = f"keeps {least:.1%} of the {metric}"
+        promise = f"to keep {least:.1%} of the {metric}"
     if (most := aims["max_ms"]) is not None:
-        promise = f"takes {most:g} ms or less"
+        promise = f"to take {most:g} ms or less"
     else:
         promise += f", with 95% confidence on {planning.RoleSizes.of(texts).vouching:,} texts"
-    does = "It passes the gate" if passed else "It is the nearest, but does not pass the gate"
-    return f"{does}: it {promise}."
+    does = "It passes the gate" if passed else "It is the nearest, and does not pass the gate"
+    return f"{does}: {promise}."
 
 
 def _more_texts(reached: float, share: float, texts: int) -> int | None:

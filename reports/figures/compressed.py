@@ -18,6 +18,7 @@ from reports.figures.theme import Panel, Section
 _FILE = "compressed.json"
 ALONE, CASCADE, WRITTEN = "one model", "cascade of two", "written"
 """Kinds of points."""
+_TICKS = [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
 _STYLES = {
     ALONE: {"color": theme.BLUE, "symbol": "circle", "size": 9},
     CASCADE: {"color": theme.SKY, "symbol": "triangle-down-open", "size": 9},
@@ -78,7 +79,7 @@ def compressed_section(run: RunRecord) -> Section | None:
     theme.lay_out(
         figure,
         height=400,
-        xaxis=theme.x_axis("ms from text to label, one thread", type="log"),
+        xaxis=theme.x_axis("ms from text to label, one thread", type="log", tickvals=_TICKS),
         yaxis=theme.axis("same answers, held out", tickformat=".0%"),
     )
     caption = (

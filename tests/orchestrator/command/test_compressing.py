@@ -91,7 +91,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     assert text not in page
     sentences = (
         "The folder small (",
-        "It is the nearest, but does not pass the gate: it answers 95.0%",
+        "It is the nearest, and does not pass the gate: to answer 95.0%",
     )
     places = [page.index(sentence) for sentence in (*sentences, "Where to start")]
     assert places == sorted(places), "what was written comes first"
