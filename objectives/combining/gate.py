@@ -4,24 +4,24 @@ To choose the cheapest of many is to choose the luckiest, too. So a third of the
 chooses the pair of models, and the others, which had no part in that, choose its threshold. Of the
 pair the thresholds are tested from the one that defers all rows downwards, until one fails: so the
 confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021). Where
-the large model itself fails, the unpruned one is tested in its place, in the engine in which it is
-the cheapest by the rows that choose: a second test, which shares the 5% with the first. A model
-alone is a cascade of it that defers nothing.
+the large model itself fails, a pair with another one is tested, which is the cheapest by a choice
+of twice the caution, and at last one with the unpruned model: the tests share the 5%. A model alone
+is a cascade of it that defers nothing.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from objectives.combining.cascade import SHARES, Cascade, CascadePair, pair_of
-from objectives.combining.members import enough
+from objectives.combining.members import Member, enough
 
-_CHANCES = (0.04, 0.01)
-"""Chances to pass wrongly: in the first test, and in the second one, which is seldom needed."""
+_TESTS = ((1.0, 0.03), (2.0, 0.01), (1.0, 0.01))
+"""The caution of the choice and the chance to pass wrongly, of each test in turn."""
 _Place = tuple[float, float]
 """The mean cost of a row, and the threshold that leads to it."""
 
@@ -47,10 +47,14 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
     least = needed_rows(share, judging)
     if least is None:
         return None
-    alike = math.ceil(least / judging * (rows - judging))
+    margin = least / judging - share
+
+    def chosen(pair: CascadePair, caution: float) -> _Place | None:
+        return place(pair, math.ceil((share + caution * margin) * (rows - judging)))
+
     return _taken(
         pairs,
-        lambda pair: place(pair, alike),
+        chosen,
         lambda pair, chance: place(pair, enough(share, judging, chance)),
     )
 
@@ -73,9 +77,14 @@ def cheapest_keeping(
             cheapest = pair.cost(deferred), threshold
         return cheapest
 
-    def measured(pair: CascadePair, threshold: float) -> float:
+    def likely(pair: CascadePair, threshold: float, caution: float) -> float:
+        """What as many rows as vouch will probably be sure of, by the rows that choose."""
+        answers = pair.said("select", threshold)
         original = pair.rows.value("select", pair.rows.original["select"])
-        return pair.rows.value("select", pair.said("select", threshold)) - kept * original
+        value = pair.rows.value("select", answers) - kept * original
+        margin = value - pair.rows.surely("select", answers, kept, _TESTS[0][1])
+        judging = vouching(_rows(pairs))
+        return float(value - caution * margin * math.sqrt((_rows(pairs) - judging) / judging))
 
     def vouched(pair: CascadePair, chance: float) -> _Place | None:
         if kept and enough(kept, vouching(_rows(pairs)), chance) is None:
@@ -87,12 +96,16 @@ def cheapest_keeping(
             ),
         )
 
-    return _taken(pairs, lambda pair: place(pair, measured), vouched)
+    return _taken(
+        pairs,
+        lambda pair, caution: place(pair, partial(likely, caution=caution)),
+        vouched,
+    )
 
 
 def needed_rows(share: float, judging: int) -> int | None:
     """Fewest of the rows that vouch that must agree for the gate; None if all would not do."""
-    return enough(share, judging, _CHANCES[0])
+    return enough(share, judging, _TESTS[0][1])
 
 
 def vouching(rows: int) -> int:
@@ -111,22 +124,26 @@ def _rows(pairs: Sequence[CascadePair]) -> int:
 
 def _taken(
     pairs: Sequence[CascadePair],
-    chosen_by: Callable[[CascadePair], _Place | None],
+    chosen_by: Callable[[CascadePair, float], _Place | None],
     vouched_for: Callable[[CascadePair, float], _Place | None],
 ) -> Cascade | None:
     """The pair that is cheapest by the rows that choose, at the threshold of the others. Where the
-    large model itself does not pass by these, the unpruned one stands in for it."""
+    large model itself does not pass by these, a pair with another one, chosen with more caution."""
     third = _choosing(_rows(pairs))
     fitted = [_fitted(pair, third) for pair in pairs]
-    places = [(chosen_by(pair.judged_by(third)), number) for number, pair in enumerate(fitted)]
-    ranked = sorted((place[0], number) for place, number in places if place is not None)
-    if not ranked:
-        return None
-    first, *others = (fitted[number] for _, number in ranked)
-    to_unpruned = (
-        pair for pair in others if pair.small is first.small and pair.large.number is None
-    )
-    for pair, chance in zip((first, *islice(to_unpruned, 1)), _CHANCES, strict=False):
+    failed: Member | None = None
+    for test, (caution, chance) in enumerate(_TESTS):
+        places = {
+            number: place
+            for number, pair in enumerate(fitted)
+            if pair.large is not failed
+            and (pair.large.number is None or test < len(_TESTS) - 1)
+            and (place := chosen_by(pair.judged_by(third), caution)) is not None
+        }
+        if not places:
+            continue
+        pair = fitted[min(places, key=lambda number: places[number][0])]
+        failed = pair.large
         vouched = vouched_for(pair.judged_by(~third), chance)
         if vouched is None:
             continue

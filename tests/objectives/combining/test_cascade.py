@@ -182,7 +182,26 @@ def test_where_the_large_model_fails_the_unpruned_one_stands_in() -> None:
     assert (found.small, found.large) == (SMALL, LARGE)
 
 
-@pytest.mark.parametrize(("chance", "passes"), [(0.04, False), (0.01, True)])
+def test_where_the_chosen_pair_fails_another_cheap_one_is_tested() -> None:
+    """Below it a model near the gate of the metric, and one well above it."""
+    costs, unpruned = [], 10.0
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        labels = {role: generator.integers(0, 3, size=3000) for role in ("select", "heldout")}
+        sure = {role: 4 * np.eye(3)[of] for role, of in labels.items()}
+        made = []
+        for number, (cost, noise) in enumerate([(0.1, 3.2), (0.2, 1.9), (1.0, 1.6), (10.0, 1.5)]):
+            logits = {r: of + noise * generator.normal(size=of.shape) for r, of in sure.items()}
+            made.append(Member(None if cost == unpruned else number, cost, logits))
+        answers = {role: logits.argmax(-1) for role, logits in made[-1].logits.items()}
+        rows = GateRows(metric="accuracy", labels=labels, original=answers, classes=3)
+        found = cheapest_keeping(list(pairs_of(made, rows)), 0.0, 0.97)
+        assert found is not None
+        costs.append(found.cost)
+    assert np.mean(costs) < 0.1 * unpruned
+
+
+@pytest.mark.parametrize(("chance", "passes"), [(0.03, False), (0.01, True)])
 def test_the_second_test_leaves_a_chance_of_a_hundredth(chance: float, passes: bool) -> None:
     """Two models that are always alike, so that each pair has one agreement at every threshold."""
     vouch, generator = np.arange(300) % 3 != 0, np.random.default_rng(0)
