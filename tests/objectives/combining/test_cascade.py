@@ -182,23 +182,31 @@ def test_where_the_large_model_fails_the_unpruned_one_stands_in() -> None:
     assert (found.small, found.large) == (SMALL, LARGE)
 
 
+@pytest.mark.slow
 def test_where_the_chosen_pair_fails_another_cheap_one_is_tested() -> None:
-    """Below it a model near the gate of the metric, and one well above it."""
-    costs, unpruned = [], 10.0
+    """Four models: by the rows that choose each second pair would be one that the others refuse."""
+    costs = []
     for seed in range(20):
         generator = np.random.default_rng(seed)
         labels = {role: generator.integers(0, 3, size=3000) for role in ("select", "heldout")}
-        sure = {role: 4 * np.eye(3)[of] for role, of in labels.items()}
-        made = []
-        for number, (cost, noise) in enumerate([(0.1, 3.2), (0.2, 1.9), (1.0, 1.6), (10.0, 1.5)]):
-            logits = {r: of + noise * generator.normal(size=of.shape) for r, of in sure.items()}
-            made.append(Member(None if cost == unpruned else number, cost, logits))
-        answers = {role: logits.argmax(-1) for role, logits in made[-1].logits.items()}
+        unpruned = {
+            role: 4 * np.eye(3)[classes] + 1.5 * generator.normal(size=(3000, 3))
+            for role, classes in labels.items()
+        }
+        own = [
+            Member(
+                None if noise == 0 else number,
+                cost,
+                {r: x + noise * generator.normal(size=x.shape) for r, x in unpruned.items()},
+            )
+            for number, (cost, noise) in enumerate([(0.1, 0.9), (0.2, 0.5), (1, 0.25), (10, 0)])
+        ]
+        answers = {role: logits.argmax(-1) for role, logits in unpruned.items()}
         rows = GateRows(metric="accuracy", labels=labels, original=answers, classes=3)
-        found = cheapest_keeping(list(pairs_of(made, rows)), 0.0, 0.97)
+        found = cheapest_keeping(list(pairs_of(own, rows)), 0.0, 0.98)
         assert found is not None
         costs.append(found.cost)
-    assert np.mean(costs) < 0.1 * unpruned
+    assert np.mean(costs) < 0.4
 
 
 @pytest.mark.parametrize(("chance", "passes"), [(0.03, False), (0.01, True)])
