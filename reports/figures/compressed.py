@@ -35,7 +35,8 @@ the held-out texts that it answers as the unpruned model does."""
 class Choice:
     """The choice of `compress` in words, and the models that it chose from."""
 
-    sentences: tuple[str, ...]
+    sentences: tuple[str, str, str, str]
+    """What was written, what it is worth, whether it passed the gate, the command that serves."""
     points: tuple[Point, ...]
     files: tuple[str, ...]
     """All that was written, below the folder."""
@@ -59,8 +60,9 @@ def files_below(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(str(file) for file in files if "__pycache__" not in file.parts))
 
 
-def compressed_section(run: RunRecord) -> Section | None:
-    """The section of a run of `compress`; None of another, and where nothing was written."""
+def compressed_section(run: RunRecord) -> tuple[str, Section] | None:
+    """The answer of a run of `compress`, and its section; None of another, and where nothing was
+    written."""
     choice = read_choice(run.folder)
     if choice is None:
         return None
@@ -87,4 +89,5 @@ def compressed_section(run: RunRecord) -> Section | None:
         "them that answer most texts as the unpruned model does at their time."
     )
     panel = Panel("compressed-choice", "What could be written", figure, caption)
-    return Section("compressed", "What was written", choice.sentences, (panel,))
+    *answer, gate, command = choice.sentences
+    return " ".join(answer), Section("compressed", "What was written", (gate, command), (panel,))

@@ -20,10 +20,13 @@ def test_a_choice_is_kept_and_damage_is_refused(mixed_run: RunRecord, tmp_path: 
         (ALONE, "trial 1", 0.2, 0.9),
         (WRITTEN, "it", 0.2, 0.9),
     )
-    Choice(sentences=("The folder small holds it.",), points=points, files=()).keep(run)
-    section = compressed_section(run)
-    assert section is not None
-    assert section.sentences == ("The folder small holds it.",)
+    Choice(
+        sentences=("It is here.", "It is good.", "It passes.", "Serve it."), points=points, files=()
+    ).keep(run)
+    shown = compressed_section(run)
+    assert shown is not None
+    answer, section = shown
+    assert (answer, section.sentences) == ("It is here. It is good.", ("It passes.", "Serve it."))
     alone, _, written = section.panels[0].figure.data
     assert (list(alone.x), list(written.y)) == ([0.2, 0.5], [0.9])
     file = tmp_path / "compressed.json"
