@@ -78,7 +78,7 @@ def cheapest_keeping(
         return cheapest
 
     def likely(pair: CascadePair, threshold: float, caution: float) -> float:
-        """What as many rows as vouch will probably be sure of, by the rows that choose."""
+        """Predict, by the rows that choose, what as many rows as vouch will be sure of."""
         answers = pair.said("select", threshold)
         original = pair.rows.value("select", pair.rows.original["select"])
         value = pair.rows.value("select", answers) - kept * original
