@@ -11,7 +11,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.terminal import for_shell
 from reports.exporting.card import TEMPLATES
 from reports.figures.cascades import pair_text
-from reports.figures.compressed import ALONE, CASCADE, WRITTEN, Choice, Point, files_below
+from reports.figures.compressed import ALONE, CASCADE, WRITTEN, CompressChoice, Point, files_below
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def named(number: int | None, engine: str = "") -> str:
 
 def choice_of(
     done: Deployed, metric: str, gate: str, members: Sequence[Member], rows: GateRows
-) -> Choice:
+) -> CompressChoice:
     """Say what was written and whether it passed the `gate`, beside what it was chosen from."""
     files, folder = files_below(done.folder), for_shell(done.folder)
     size = sum((done.folder / file).stat().st_size for file in files)
@@ -94,7 +94,7 @@ def choice_of(
     )
     written = (WRITTEN, done.what(), done.milliseconds, done.heldout_agreement)
     points = (*_candidates(members, rows), written)
-    return Choice(sentences=sentences, points=points, files=files)
+    return CompressChoice(sentences=sentences, points=points, files=files)
 
 
 def _candidates(members: Sequence[Member], rows: GateRows) -> Iterable[Point]:

@@ -32,7 +32,7 @@ the held-out texts that it answers as the unpruned model does."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class CompressChoice:
     """The choice of `compress` in words, and the models that it chose from."""
 
     sentences: tuple[str, str, str, str]
@@ -46,11 +46,11 @@ class Choice:
         atomic_write_text(run.folder / _FILE, json.dumps(asdict(self)))
 
 
-def read_choice(run_folder: Path) -> Choice | None:
+def read_choice(run_folder: Path) -> CompressChoice | None:
     """Read what a run of `compress` wrote last; None where nothing was written."""
     with suppress(FileNotFoundError):
         file = run_folder / _FILE
-        return as_record(Choice, read_json(file), str(file))
+        return as_record(CompressChoice, read_json(file), str(file))
     return None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
-from reports.figures.compressed import ALONE, WRITTEN, Choice, compressed_section
+from reports.figures.compressed import ALONE, WRITTEN, CompressChoice, compressed_section
 
 
 def test_a_choice_is_kept_and_damage_is_refused(mixed_run: RunRecord, tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_choice_is_kept_and_damage_is_refused(mixed_run: RunRecord, tmp_path: 
         (ALONE, "trial 1", 0.2, 0.9),
         (WRITTEN, "it", 0.2, 0.9),
     )
-    Choice(
+    CompressChoice(
         sentences=("It is here.", "It is good.", "It passes.", "Serve it."), points=points, files=()
     ).keep(run)
     shown = compressed_section(run)
