@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from objectives.combining.cascade import SHARES, Cascade, CascadePair, pair_of
 from objectives.combining.members import Member, enough
 
-_TESTS = ((1.0, 0.04), (2.0, 0.005), (1.0, 0.005))
+_TESTS = ((0.5, 0.04), (2.0, 0.005), (1.0, 0.005))
 """The caution of the choice and the chance to pass wrongly, of each test in turn."""
 _Place = tuple[float, float]
 """The mean cost of a row, and the threshold that leads to it."""
