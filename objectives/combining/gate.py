@@ -4,9 +4,9 @@ To choose the cheapest of many is to choose the luckiest, too. So a third of the
 chooses the pair of models, and the others, which had no part in that, choose its threshold. Of the
 pair the thresholds are tested from the one that defers all rows downwards, until one fails: so the
 confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021). Where
-the large model itself fails, a pair with another one is tested, which is the cheapest by a choice
-of twice the caution, and at last one with the unpruned model: the tests share the 5%. A model alone
-is a cascade of it that defers nothing.
+the large model itself fails, a pair with another one is tested, which is the cheapest by a more
+cautious choice, and at last one with the unpruned model: the tests share the 5%. A model alone is a
+cascade of it that defers nothing.
 """
 
 import math

@@ -176,8 +176,11 @@ def compress(
     # The key: no two runs of a name differ in what decides results.
     study = replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
     before = read_choice(Path("runs") / study.name)
-    goes_on = before is not None and before.files == files_below(out)
-    if not goes_on:
+
+    def is_own() -> bool:
+        return before is not None and before.files == files_below(out)
+
+    if not is_own():
         check_free(out)
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
@@ -208,7 +211,8 @@ def compress(
         try:
             cascade, passed = _chosen(members, rows, aims, texts, take_nearest)
             promised = (min_agreement or GATE) if agreement and passed else None
-            deployed = candidates.deploy(run, cascade, rows, out, promised, replace=goes_on)
+            # Asked again, as somebody may have put a file there in these minutes.
+            deployed = candidates.deploy(run, cascade, rows, out, promised, replace=is_own())
             gate = _gate_text(aims, metric, texts, passed)
             choice_of(deployed, run.metric_name, gate, members, rows).keep(run)
         finally:
