@@ -173,7 +173,7 @@ def row_of(cheapest: Any, unpruned: Cascade) -> Row:
     heldout_cost = getattr(taken, "heldout_cost", taken.cost)
     members = getattr(taken, "times", None)
     return {
-        "of": [taken.small, taken.large] if members is None else list(members),
+        "of": [stage.number for stage in taken.stages] if members is None else list(members),
         "ms": round(heldout_cost, 4),
         "speedup": unpruned.cost / heldout_cost,
         "agreement": taken.agreement,

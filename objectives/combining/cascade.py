@@ -1,47 +1,45 @@
-"""A cascade of two models: a small one answers, and where it is unsure a large one is asked.
+"""A cascade of models: a small one answers, and where it is unsure a larger one is asked.
 
 The small model's confidence in a row is its highest probability, its margin or its entropy; rows
 below a threshold are deferred (Viola and Jones 2001; of classifiers of text Wang et al. 2022,
 "Wisdom of committees"). It costs the small model always and the large one for the rows deferred.
+The large one may be a cascade itself, so that there are three.
 All is computed from answers that are there: nothing is trained, no model is run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.members import GateRows, Member, probabilities
+from objectives.combining.members import (
+    CONFIDENCES,
+    CascadeStage,
+    Confidence,
+    GateRows,
+    Member,
+    probabilities,
+)
 from objectives.metric import Labels, Logits
 
-Confidence = Literal["probability", "margin", "entropy"]
-CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 SHARES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 """Shares of the selection rows whose deferral `cascades` looks at."""
+_SECOND = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""Shares of the selection rows that the second of three models would defer, asked about all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cascade:
-    """Two models, when the second is asked, and what they are worth together."""
+    """Models, when each next one is asked, and what they are worth together."""
 
-    small: int | None
-    """The number of its trial; None is the unpruned model."""
-    large: int | None
-    """Trial of the model that answers where the small one is unsure; None is the unpruned model."""
-    confidence: Confidence
-    """How the small one's sureness is told: its highest probability, how far that is above the
-    second, or minus the entropy."""
-    temperature: float
-    """That the small model's logits are divided by."""
-    threshold: float
-    """A row of less confidence is deferred."""
+    stages: tuple[CascadeStage, ...]
+    """Its models, the cheapest first; one alone defers nothing."""
     deferred: float
-    """Share of the selection rows that are."""
+    """Share of the selection rows that the first model defers."""
     heldout_deferred: float
-    """Share of the held-out rows that are."""
+    """Share of the held-out rows that it defers."""
     cost: float
     """Mean of a selection row, in the unit of the members' costs."""
     heldout_cost: float
@@ -54,8 +52,6 @@ class Cascade:
     """Share of the selection rows on which it answers as the unpruned model does."""
     heldout_agreement: float
     """Share of the held-out rows."""
-    engines: tuple[str, str] = ("", "")
-    """In which the two answer, where members have several."""
 
 
 def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArray[np.float64]:
@@ -82,6 +78,23 @@ def temperature_of(logits: Logits, labels: Labels) -> float:
     return float(min(np.geomspace(0.05, 20, 61), key=loss))
 
 
+def judged(member: Member, rows: GateRows) -> Cascade:
+    """Scores of a model alone or of a cascade."""
+    answers = {role: logits.argmax(-1) for role, logits in member.logits.items()}
+    deferred = member.deferred or dict.fromkeys(answers, 0.0)
+    return Cascade(
+        stages=member.stages,
+        deferred=deferred["select"],
+        heldout_deferred=deferred["heldout"],
+        cost=member.cost,
+        heldout_cost=float(member.costs_of("heldout").mean()),
+        metric=rows.value("select", answers["select"]),
+        heldout_metric=rows.value("heldout", answers["heldout"]),
+        agreement=rows.agreement("select", answers["select"]),
+        heldout_agreement=rows.agreement("heldout", answers["heldout"]),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class CascadePair:
     """Two members, and the order in which the small one's rows are deferred."""
@@ -102,24 +115,33 @@ class CascadePair:
 
     def at(self, threshold: float) -> Cascade:
         """The cascade that defers the rows of less confidence than this."""
-        rows, roles = self.rows, ("select", "heldout")
-        answers = {role: self.said(role, threshold) for role in roles}
-        deferred = {role: float((self.sure[role] < threshold).mean()) for role in roles}
-        return Cascade(
-            small=self.small.number,
-            large=self.large.number,
-            confidence=self.confidence,
-            temperature=self.temperature,
-            threshold=threshold,
-            deferred=deferred["select"],
-            heldout_deferred=deferred["heldout"],
-            cost=self.cost(deferred["select"]),
-            heldout_cost=self.cost(deferred["heldout"]),
-            metric=rows.value("select", answers["select"]),
-            heldout_metric=rows.value("heldout", answers["heldout"]),
-            agreement=rows.agreement("select", answers["select"]),
-            heldout_agreement=rows.agreement("heldout", answers["heldout"]),
-            engines=(self.small.engine, self.large.engine),
+        return judged(self.joined(threshold), self.rows)
+
+    def joined(self, threshold: float) -> Member:
+        """The cascade at a threshold, which another model can defer to; the small model alone where
+        no selection row is deferred."""
+        small, large = self.small, self.large
+        deferred = {role: sure < threshold for role, sure in self.sure.items()}
+        if not deferred["select"].any():
+            return small
+        costs = {
+            role: small.cost + np.where(rows, large.costs_of(role), 0.0)
+            for role, rows in deferred.items()
+        }
+        first = CascadeStage(
+            small.number, small.engine, self.confidence, self.temperature, threshold
+        )
+        return Member(
+            number=small.number,
+            cost=float(costs["select"].mean()),
+            logits={
+                role: np.where(rows[:, None], large.logits[role], small.logits[role])
+                for role, rows in deferred.items()
+            },
+            engine=small.engine,
+            rest=(first, *large.stages),
+            costs=costs,
+            deferred={role: float(rows.mean()) for role, rows in deferred.items()},
         )
 
     def said(self, role: str, threshold: float) -> Labels:
@@ -133,16 +155,14 @@ class CascadePair:
             return float("inf" if deferred > 0 else "-inf")
         return float(np.quantile(self.sure["select"], deferred))
 
-    def cost(self, deferred: float) -> float:
-        """Mean of a row where this share is deferred."""
-        return self.small.cost + deferred * self.large.cost
+    def cost(self, threshold: float) -> float:
+        """Mean of a selection row at this threshold."""
+        costs = self.large.costs_of("select")[self.sure["select"] < threshold]
+        return self.small.cost + float(costs.sum()) / len(self.sure["select"])
 
     def judged_by(self, which: NDArray[np.bool_]) -> "CascadePair":
         """The pair on a subset of the selection rows."""
-        small, large = (
-            replace(member, logits={**member.logits, "select": member.logits["select"][which]})
-            for member in (self.small, self.large)
-        )
+        small, large = (member.judged_by(which) for member in (self.small, self.large))
         return replace(self, small=small, large=large, rows=self.rows.judged_by(which))
 
     def curve(self) -> "DeferralCurve":
@@ -156,11 +176,11 @@ class CascadePair:
             for member in (self.small, self.large)
         ]
         by_small, by_large = (np.concatenate([[0], np.cumsum(agrees)]) for agrees in alike)
+        costs = np.concatenate([[0], np.cumsum(self.large.costs_of("select")[order])])
         first = np.concatenate([[True], ranked[1:] > ranked[:-1], [True]])
-        deferred = np.flatnonzero(first)
         return DeferralCurve(
             thresholds=np.concatenate([[-np.inf], ranked[1:], [np.inf]])[first],
-            costs=self.small.cost + deferred / len(ranked) * self.large.cost,
+            costs=(self.small.cost + costs / len(ranked))[first],
             agreed=(by_small[-1] - by_small + by_large)[first],
         )
 
@@ -196,6 +216,19 @@ def pairs_of(members: Sequence[Member], rows: GateRows) -> Iterator[CascadePair]
         for large in members:
             if small.cost < large.cost:
                 yield pair_of(small, large, rows)
+
+
+def threefold(
+    pairs: Sequence[CascadePair], which: NDArray[np.bool_] | None = None
+) -> Iterator[CascadePair]:
+    """Cascades of three models: of two pairs, one of which ends with the model that the other one
+    begins with. Their thresholds defer each of `_SECOND` of the selection rows, or of a subset."""
+    for second in pairs:
+        part = second if which is None else second.judged_by(which)
+        for large in [second.joined(part.threshold(share)) for share in _SECOND]:
+            for first in pairs:
+                if first.large is second.small:
+                    yield replace(first, large=large)
 
 
 def cascades(pairs: Iterable[CascadePair]) -> list[Cascade]:

@@ -1,24 +1,24 @@
 """Which cascade passes a gate: what is said of it holds for all rows with 95% confidence.
 
 To choose the cheapest of many is to choose the luckiest, too. So a third of the selection rows
-chooses the pair of models, and the others, which had no part in that, choose its threshold. Of the
-pair the thresholds are tested from the one that defers all rows downwards, until one fails: so the
-confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021). Where
-the large model itself fails, a pair with another one is tested, which is the cheapest by a more
-cautious choice, and at last one with the unpruned model: the tests share the 5%. A model alone is a
-cascade of it that defers nothing.
+chooses the pair of models, the large one of which may be a cascade itself, and the others, which
+had no part in that, choose its threshold. Of the pair the thresholds are tested from the one that
+defers all rows downwards, until one fails: so the confidence holds although many are tested (fixed
+sequence testing, Angelopoulos et al. 2021). Where the large model itself fails, a pair of two with
+another one is tested, which is the cheapest by a more cautious choice, and at last one with the
+unpruned model: the tests share the 5%. A model alone is a cascade of it that defers nothing.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.cascade import SHARES, Cascade, CascadePair, pair_of
-from objectives.combining.members import Member, enough
+from objectives.combining.cascade import SHARES, Cascade, CascadePair, judged, pair_of, threefold
+from objectives.combining.members import enough
 
 _TESTS = ((0.5, 0.04), (2.0, 0.005), (1.0, 0.005))
 """The caution of the choice and the chance to pass wrongly, of each test in turn."""
@@ -49,7 +49,7 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
         return None
     margin = least / judging - share
 
-    def chosen(pair: CascadePair, caution: float) -> _Place | None:
+    def chosen(pair: CascadePair, caution: float, _: float) -> _Place | None:
         return place(pair, math.ceil((share + caution * margin) * (rows - judging)))
 
     return _taken(
@@ -68,13 +68,18 @@ def cheapest_keeping(
     rows. None where the selection rows cannot say so of any, or are too few.
     """
 
-    def place(pair: CascadePair, value: Callable[[CascadePair, float], float]) -> _Place | None:
+    def place(
+        pair: CascadePair, value: Callable[[CascadePair, float], float], below: float = math.inf
+    ) -> _Place | None:
         cheapest = None
         for deferred in (1.0, *reversed(SHARES), 0.0):
             threshold = pair.threshold(deferred)
+            cost = pair.cost(threshold)
+            if cost >= below:
+                continue
             if value(pair, threshold) < least:
                 break
-            cheapest = pair.cost(deferred), threshold
+            cheapest = cost, threshold
         return cheapest
 
     def likely(pair: CascadePair, threshold: float, caution: float) -> float:
@@ -98,7 +103,7 @@ def cheapest_keeping(
 
     return _taken(
         pairs,
-        lambda pair, caution: place(pair, partial(likely, caution=caution)),
+        lambda pair, caution, below: place(pair, partial(likely, caution=caution), below),
         vouched,
     )
 
@@ -124,32 +129,39 @@ def _rows(pairs: Sequence[CascadePair]) -> int:
 
 def _taken(
     pairs: Sequence[CascadePair],
-    chosen_by: Callable[[CascadePair, float], _Place | None],
+    chosen_by: Callable[[CascadePair, float, float], _Place | None],
     vouched_for: Callable[[CascadePair, float], _Place | None],
 ) -> Cascade | None:
     """The pair that is cheapest by the rows that choose, at the threshold of the others. Where the
     large model itself does not pass by these, a pair with another one, chosen with more caution."""
     third = _choosing(_rows(pairs))
+
+    def cheapest(some: Iterable[CascadePair], caution: float) -> CascadePair | None:
+        """The cheapest by the rows that choose, if any passes."""
+        best, cost = None, math.inf
+        for pair in some:
+            place = chosen_by(pair.judged_by(third), caution, cost)
+            if place is not None and place[0] < cost:
+                best, cost = pair, place[0]
+        return best
+
     fitted = [_fitted(pair, third) for pair in pairs]
-    failed: Member | None = None
     for test, (caution, chance) in enumerate(_TESTS):
-        places = {
-            number: place
-            for number, pair in enumerate(fitted)
-            if pair.large is not failed
-            and (pair.large.number is None or test < len(_TESTS) - 1)
-            and (place := chosen_by(pair.judged_by(third), caution)) is not None
-        }
-        if not places:
+        candidates = fitted
+        if test == 0:
+            candidates = [*fitted, *threefold(fitted, third)]
+        elif test == len(_TESTS) - 1:
+            candidates = [pair for pair in fitted if pair.large.number is None]
+        pair = cheapest(candidates, caution)
+        if pair is None:
             continue
-        pair = fitted[min(places, key=lambda number: places[number][0])]
-        failed = pair.large
-        vouched = vouched_for(pair.judged_by(~third), chance)
-        if vouched is None:
-            continue
-        if vouched[0] >= pair.large.cost:  # the large model passed first, and costs less alone
-            return CascadePair(pair.large, pair.large, pair.rows, "probability", 1.0).at(-math.inf)
-        return pair.at(vouched[1])
+        vouching_pair = pair.judged_by(~third)
+        vouched = vouched_for(vouching_pair, chance)
+        if vouched is not None:
+            cost, threshold = vouched
+            alone = cost >= vouching_pair.large.cost  # the large model passed, and costs less
+            return judged(pair.large, pair.rows) if alone else pair.at(threshold)
+        fitted = [other for other in fitted if other.large is not pair.large]
     return None
 
 
@@ -163,7 +175,7 @@ def _fitted(pair: CascadePair, third: NDArray[np.bool_]) -> CascadePair:
 def most_agreeing_within(pairs: Sequence[CascadePair], cost: float) -> Cascade | None:
     """The cascade of the highest agreement among those of at most this mean cost, if any."""
     candidates = []
-    for pair in pairs:
+    for pair in [*pairs, *threefold(pairs)]:
         curve = pair.curve()
         agreed = np.where(curve.costs <= cost, curve.agreed, -1)
         place = int(agreed.argmax())

@@ -1,8 +1,9 @@
 """The parts that cascades are made of, and how their answers are judged."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,27 @@ from objectives.measures.bootstrap import resampled_metrics
 from objectives.metric import Labels, Logits, Metric, metric_value
 
 Array = NDArray[Any]
+Confidence = Literal["probability", "margin", "entropy"]
+CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 CONFIDENCE = 0.95
 """Confidence of every statement about unseen rows."""
+
+
+@dataclass(frozen=True)
+class CascadeStage:
+    """A model of a cascade, and the rows that it defers to the next one."""
+
+    number: int | None
+    """Number of its trial; None is the unpruned model."""
+    engine: str = ""
+    """In which it answers, where members have several."""
+    confidence: Confidence = "probability"
+    """How its sureness is told: its highest probability, how far that is above the second, or minus
+    the entropy."""
+    temperature: float = 1.0
+    """That its logits are divided by."""
+    threshold: float = -math.inf
+    """A row of less confidence is deferred; the last stage defers none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +42,34 @@ class Member:
     number: int | None
     """Number of its trial; None is the unpruned model."""
     cost: float
-    """Cost of one row, in the unit that is compared."""
+    """Mean cost of a row, in the unit that is compared."""
     logits: Mapping[str, Logits]
     """Logits of "select" and "heldout"."""
     engine: str = ""
     """In which it answers, where members have several."""
+    rest: tuple[CascadeStage, ...] = ()
+    """Of a cascade its models; see `stages`."""
+    costs: Mapping[str, Array] | None = None
+    """Of a cascade the cost of each row (rows,) of each role; of one model all cost the same."""
+    deferred: Mapping[str, float] | None = None
+    """Of a cascade the share of the rows of each role that its first model defers."""
+
+    @property
+    def stages(self) -> tuple[CascadeStage, ...]:
+        """The models that answer, the first one first."""
+        return self.rest or (CascadeStage(self.number, self.engine),)
+
+    def costs_of(self, role: str) -> Array:
+        """Cost of each row (rows,) of a role."""
+        return self.costs[role] if self.costs else np.full(len(self.logits[role]), self.cost)
+
+    def judged_by(self, which: NDArray[np.bool_]) -> "Member":
+        """The member on a subset of the selection rows."""
+        logits = {**self.logits, "select": self.logits["select"][which]}
+        if self.costs is None:
+            return replace(self, logits=logits)
+        costs = {**self.costs, "select": self.costs["select"][which]}
+        return replace(self, logits=logits, costs=costs, cost=float(costs["select"].mean()))
 
 
 @dataclass(frozen=True, eq=False)

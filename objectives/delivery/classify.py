@@ -1,8 +1,8 @@
 """Text in, label out, with tokenizers and onnxruntime, or numpy for a cell without operations.
 
 `Classifier(FOLDER)(["what a lovely morning"])` gives an `Answer` for each text; a pair of texts is
-a tuple. In a folder with two models the second is asked where the first is unsure. The share of
-that, `deferred / asked`, is on the model card: where it moves, the texts have changed.
+a tuple. In a folder of several models each is asked where the one before it is unsure. The share
+that the first defers, `deferred / asked`, is on the model card: where it moves, the texts changed.
 `python classify.py < texts.txt` prints the label of each line, or all its labels with ", " between.
 A byte that is no UTF-8, or half a character of UTF-16, is read as U+FFFD.
 """
@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -203,17 +204,21 @@ class Classifier:
     def logits(self, texts: Iterable[str | tuple[str, str]]) -> Any:
         """Logits of one batch of texts, (texts, labels)."""
         batch = _listed(texts)
-        first, *rest = self.stages
+        first = self.stages[0]
         read = first.read(batch)
         logits = first.logits(read)
-        rows = first.unsure(logits) if rest else []
-        if len(rows):
-            large, some = rest[0], [read[row] for row in rows]
-            if large.settings["tokenizer"] != first.settings["tokenizer"]:
-                some = large.read([batch[row] for row in rows])
-            logits[rows] = large.logits(some)
+        rows, deferred = np.arange(len(batch)), 0
+        for stage, following in pairwise(self.stages):
+            unsure = stage.unsure(logits[rows])
+            rows, read = rows[unsure], [read[place] for place in unsure]
+            if not read:
+                break
+            deferred = deferred or len(rows)
+            if following.settings["tokenizer"] != stage.settings["tokenizer"]:
+                read = following.read([batch[row] for row in rows])
+            logits[rows] = following.logits(read)
         with self._lock:
-            self.asked, self.deferred = self.asked + len(batch), self.deferred + len(rows)
+            self.asked, self.deferred = self.asked + len(batch), self.deferred + deferred
         return logits
 
     def __call__(self, texts: Iterable[str | tuple[str, str]], batch: int = 8) -> list[Answer]:

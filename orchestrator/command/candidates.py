@@ -39,6 +39,9 @@ Say = Callable[[str], None]
 _TIMED = 100  # texts of the selection split that are timed
 # Another engine is chosen only if it takes at most this share of the first one's time.
 _FASTER = 0.95
+_FOLDERS = {1: ("onnx",), 2: ("small", "large"), 3: ("small", "middle", "large")}
+"""Names of the folders of models, by their number."""
+_DEFERS = ("confidence", "temperature", "threshold")
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,9 +198,10 @@ class Candidates:
         self._write(served, found)
         done = self._measured(served, out, found, rows)
         with new_folder(out, replace=replace) as unfinished:
-            if done.alone and found.small is not None:
-                note = f"classify.py: {done.worth(run.metric_name)}, in {found.engines[0]}"
-                export(run, found.small, unfinished, notes=(note,))
+            first = found.stages[0]
+            if done.alone and first.number is not None:
+                note = f"classify.py: {done.worth(run.metric_name)}, in {first.engine}"
+                export(run, first.number, unfinished, notes=(note,))
             else:
                 card = deployed_card(run, done, self.inputs.task.max_length)
                 (unfinished / "README.md").write_text(card, encoding="utf-8")
@@ -211,23 +215,18 @@ class Candidates:
         return done
 
     def _write(self, folder: Path, found: Cascade) -> None:
-        """A folder of one model, or of both that a cascade asks."""
-        parts = [("onnx" if found.deferred == 0 else "small", found.small, found.engines[0])]
-        if found.deferred:
-            parts.append(("large", found.large, found.engines[1]))
+        """A folder of one model, or of all that a cascade asks."""
+        names = _FOLDERS[len(found.stages)]
         stages: list[dict[str, Any]] = []
-        for name, number, engine in parts:
-            part = self.folder(number, engine)
+        for name, stage in zip(names, found.stages, strict=True):
+            part = self.folder(stage.number, stage.engine)
             shutil.copytree(part, folder / name, ignore=shutil.ignore_patterns("class*"))
             settings = json.loads((part / "classifier.json").read_text(encoding="utf-8"))
-            [stage] = settings["stages"]
-            stages.append(stage | {key: f"{name}/{stage[key]}" for key in ("model", "tokenizer")})
-        if found.deferred:
-            stages[0] |= {
-                "confidence": found.confidence,
-                "temperature": found.temperature,
-                "threshold": found.threshold,
-            }
+            [entry] = settings["stages"]
+            entry |= {key: f"{name}/{entry[key]}" for key in ("model", "tokenizer")}
+            if name != names[-1]:
+                entry |= {key: getattr(stage, key) for key in _DEFERS}
+            stages.append(entry)
         deployed.write_classifier(folder, stages, settings["labels"])
 
     def _measured(self, folder: Path, out: Path, found: Cascade, rows: GateRows) -> Deployed:

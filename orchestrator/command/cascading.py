@@ -100,16 +100,17 @@ def _chosen(
     if cascade is None:
         raise RunError(f"'{run.folder}': no cascade {aim}: {nearest}", name)
     unpruned_costs = [pair.large.cost for pair in pairs if pair.large.number is None]
-    alone = cascade.small is None and cascade.deferred == 0  # the unpruned one in another engine
+    first, *others = cascade.stages
+    alone = first.number is None and not others  # the unpruned one in another engine
     if alone or cascade.cost >= max(unpruned_costs, default=np.inf):
         raise RunError(
             f"'{run.folder}': no cascade that {aim} is faster than the unpruned model alone, which "
             f"takes {cascade.cost if alone else max(unpruned_costs):.2f} ms; ask for less",
             name,
         )
-    if cascade.deferred == 0:
+    if not others:
         raise RunError(
-            f"'{run.folder}': no cascade is needed: {named(cascade.small, cascade.engines[0])} "
+            f"'{run.folder}': no cascade is needed: {named(first.number, first.engine)} "
             f"alone {aim}, in {cascade.cost:.2f} ms; export it with ONNX",
             name,
         )

@@ -410,7 +410,7 @@ def _chosen(
     more = _more_texts(reached, aim, texts) if least_kept is None else None
     raise RunError(
         f"no model {what}, with 95% confidence on {rows_that_vouch} texts; the nearest, "
-        f"{named(nearest.small, nearest.engines[0])}, reaches {reached:.1%}: "
+        f"{named(nearest.stages[0].number, nearest.stages[0].engine)}, reaches {reached:.1%}: "
         + (f"about {more:,} more texts would be enough; " if more else "")
         + "ask for less, or take the nearest",
         name,

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from objectives.combining.cascade import Cascade, cascades, pairs_of
+from objectives.combining.cascade import Cascade, cascades, pairs_of, threefold
 from objectives.combining.members import GateRows, Member
 from orchestrator.runs.records import RunRecord
 from orchestrator.terminal import for_shell
 from reports.exporting.card import TEMPLATES
-from reports.figures.cascades import pair_text
+from reports.figures.cascades import stages_text
 from reports.figures.compressed import ALONE, CASCADE, WRITTEN, CompressChoice, Point, files_below
 
 
@@ -36,24 +36,24 @@ class Deployed:
     heldout_metric: float
     """The task's metric, by the same answers."""
     deferred: float
-    """Share of the held-out texts that the large model was asked about."""
+    """Share of the held-out texts that the first model defers."""
 
     @property
     def alone(self) -> bool:
         """Whether it is one model."""
-        return self.cascade.deferred == 0
+        return len(self.cascade.stages) == 1
 
     def what(self) -> str:
-        """The model, or the two, in words.
+        """The model, or those of a cascade, in words.
 
         Returns:
             Such as "the model of trial 3 in onnxruntime".
         """
-        small = named(self.cascade.small, self.cascade.engines[0])
+        first, *others = [named(stage.number, stage.engine) for stage in self.cascade.stages]
         if self.alone:
-            return small
-        large = named(self.cascade.large, self.cascade.engines[1])
-        return f"{small}, which defers {self.deferred:.1%} of the texts to {large}"
+            return first
+        deferring = f"{first}, which defers {self.deferred:.1%} of the texts to {others[0]}"
+        return ", and that one some of them to ".join([deferring, *others[1:]])
 
     def worth(self, metric: str) -> str:
         """Held-out numbers for people.
@@ -101,10 +101,12 @@ def _candidates(members: Sequence[Member], rows: GateRows) -> Iterable[Point]:
     for member in members:
         agreement = rows.agreement("heldout", member.logits["heldout"].argmax(-1))
         yield (ALONE, named(member.number, member.engine), member.cost, agreement)
-    best = 0.0
-    for cascade in sorted(cascades(pairs_of(members, rows)), key=attrgetter("heldout_cost")):
+    best, pairs = 0.0, list(pairs_of(members, rows))
+    several = cascades([*pairs, *threefold(pairs)])
+    for cascade in sorted(several, key=attrgetter("heldout_cost")):
         if 0 < cascade.deferred < 1 and cascade.agreement > best:
-            best, name = cascade.agreement, f"{pair_text(cascade)}, {cascade.deferred:.0%} deferred"
+            best = cascade.agreement
+            name = f"{stages_text(cascade)}, {cascade.deferred:.0%} deferred"
             yield (CASCADE, name, cascade.heldout_cost, cascade.heldout_agreement)
 
 

@@ -73,7 +73,7 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
             hovertext=[
                 lines(
                     [
-                        plain(f"{overlay.prefix(place)}cascade: {pair_text(cascade)}"),
+                        plain(f"{overlay.prefix(place)}cascade: {stages_text(cascade)}"),
                         f"{name} {cascade.metric:.4f}, held out {cascade.heldout_metric:.4f}",
                         f"as the unpruned model: {cascade.agreement:.1%}, held out "
                         f"{cascade.heldout_agreement:.1%}",
@@ -87,7 +87,7 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
         )
 
 
-def pair_text(cascade: Cascade) -> str:
-    """Its two models: "trial 3 → unpruned"."""
-    numbers = (cascade.small, cascade.large)
+def stages_text(cascade: Cascade) -> str:
+    """Its models: "trial 3 → unpruned"."""
+    numbers = [stage.number for stage in cascade.stages]
     return " → ".join("unpruned" if number is None else f"trial {number}" for number in numbers)

@@ -16,7 +16,7 @@ from reports.figures import theme
 from reports.figures.theme import Panel, Section
 
 _FILE = "compressed.json"
-ALONE, CASCADE, WRITTEN = "one model", "cascade of two", "written"
+ALONE, CASCADE, WRITTEN = "one model", "cascade", "written"
 """Kinds of points."""
 _TICKS = [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
 _STYLES = {
@@ -85,8 +85,8 @@ def compressed_section(run: RunRecord) -> tuple[str, Section] | None:
         yaxis=theme.axis("same answers, held out", tickformat=".0%"),
     )
     caption = (
-        "Each model in its fastest engine, the unpruned one in all, and the cascades of two of "
-        "them that answer most texts as the unpruned model does at their time."
+        "Each model in its fastest engine, the unpruned one in all, and the cascades of two or "
+        "three of them that answer most texts as the unpruned model does at their time."
     )
     panel = Panel("compressed-choice", "What could be written", figure, caption)
     *answer, gate, command = choice.sentences

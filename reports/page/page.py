@@ -29,7 +29,7 @@ from orchestrator.terminal import for_shell
 from reports.curves import Curves, gap_note, points_each, read_curves
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
-from reports.figures.cascades import add_cascades, cascades_of, pair_text
+from reports.figures.cascades import add_cascades, cascades_of, stages_text
 from reports.figures.compressed import compressed_section
 from reports.figures.front import add_served, front_figure
 from reports.figures.outer_loop import outer_section
@@ -259,7 +259,7 @@ def _template() -> Template:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {
-        "pair": pair_text,
+        "stages": stages_text,
         "knobs": knob_texts,
         "size": size_text,
         "percent": percent,

@@ -82,7 +82,7 @@ def test_an_llm_s_answers_make_students_that_answer_texts(
     assert any("the cost of the teacher is not known" in note for note in run.notes)
     assert cut.result.target_ratio == 0.5
     assert cells.result.metric > 0.6
-    assert all(None not in (one.small, one.large) for one in cascades_of(run))
+    assert all(stage.number is not None for cascade in cascades_of(run) for stage in cascade.stages)
     page = (run.folder / "report.html").read_text()
     assert "teacher" in page
     for trial in (cells, cut):

@@ -1,5 +1,6 @@
 """Cascades from kept answers: equal to the models at their ends, and sure of their gate."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from objectives.combining.cascade import (
     CONFIDENCES,
+    Cascade,
     Confidence,
     cascades,
     confidence_of,
@@ -14,6 +16,7 @@ from objectives.combining.cascade import (
     pair_of,
     pairs_of,
     temperature_of,
+    threefold,
 )
 from objectives.combining.gate import cheapest_agreeing, cheapest_keeping, most_agreeing_within
 from objectives.combining.members import GateRows, Member, at_least, enough, probabilities
@@ -51,6 +54,11 @@ def members(rows: int = 1000, seed: int = 0, noise: float = 1.0) -> tuple[list[M
     )
 
 
+def numbers(cascade: Cascade) -> list[int | None]:
+    """The trials of a cascade's models."""
+    return [stage.number for stage in cascade.stages]
+
+
 @pytest.mark.parametrize("kind", CONFIDENCES)
 def test_confidence_is_least_where_the_classes_are_equal(kind: Confidence) -> None:
     logits = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [9.0, 0.0, 0.0]], dtype=np.float32)
@@ -83,6 +91,65 @@ def test_the_curve_has_what_each_threshold_gives() -> None:
         cascade = pair.at(float(threshold))
         assert cascade.cost == pytest.approx(cost)
         assert cascade.agreement == pytest.approx(agreed / 60)
+
+
+def three_members(rows: int = 1000, seed: int = 0) -> tuple[list[Member], GateRows]:
+    """The two, with one between them in noise and in cost."""
+    (small, large), judges = members(rows, seed, noise=2.0)
+    generator = np.random.default_rng(seed)
+    between = {
+        role: (logits + 0.5 * generator.normal(size=logits.shape)).astype(np.float32)
+        for role, logits in large.logits.items()
+    }
+    return [small, Member(5, 0.1, between), large], judges
+
+
+def test_a_row_of_three_models_costs_those_that_it_asks() -> None:
+    (small, middle, large), rows = three_members()
+    last = pair_of(middle, large, rows)
+    inner = last.joined(last.threshold(0.2))
+    pair = replace(pair_of(small, middle, rows), large=inner)
+    cascade = pair.at(pair.threshold(0.3))
+    assert numbers(cascade) == [3, 5, None]
+    for role, cost in (("select", cascade.cost), ("heldout", cascade.heldout_cost)):
+        asked = pair.sure[role] < cascade.stages[0].threshold
+        both = asked & (last.sure[role] < cascade.stages[1].threshold)
+        assert cost == pytest.approx(0.01 + 0.1 * asked.mean() + 1.0 * both.mean())
+        said = np.where(both, *(m.logits[role].argmax(-1) for m in (large, middle)))
+        said = np.where(asked, said, small.logits[role].argmax(-1))
+        agreement = {"select": cascade.agreement, "heldout": cascade.heldout_agreement}[role]
+        assert agreement == rows.agreement(role, said)
+    assert cascade.deferred == pytest.approx(0.3)
+
+
+def test_the_curve_of_three_models_has_what_each_threshold_gives() -> None:
+    own, rows = three_members(rows=60)
+    pairs = list(pairs_of(own, rows))
+    triples = [pair for pair in threefold(pairs) if len(pair.large.stages) == 2]
+    assert triples
+    for pair in triples:
+        curve = pair.curve()
+        for threshold, cost, agreed in zip(
+            curve.thresholds, curve.costs, curve.agreed, strict=True
+        ):
+            cascade = pair.at(float(threshold))
+            assert cascade.cost == pytest.approx(cost)
+            assert cascade.agreement == pytest.approx(agreed / 60)
+
+
+def test_three_models_are_taken_where_they_are_cheaper_and_keep_the_gate() -> None:
+    costs, below = {2: list[float](), 3: list[float]()}, 0
+    for seed in range(20):
+        own, rows = three_members(seed=seed)
+        found = cheapest_agreeing(list(pairs_of(own, rows)), 0.95)
+        two = cheapest_agreeing(list(pairs_of([own[0], own[2]], rows)), 0.95)
+        assert found is not None
+        assert two is not None
+        costs[3].append(found.cost)
+        costs[2].append(two.cost)
+        below += found.heldout_agreement < 0.95
+    assert np.mean(costs[3]) < 0.8 * np.mean(costs[2])
+    assert below <= 3
 
 
 def test_rows_of_equal_confidence_are_deferred_together() -> None:
@@ -179,7 +246,7 @@ def test_where_the_large_model_fails_the_unpruned_one_stands_in() -> None:
     pairs = list(pairs_of([own[0], worse], rows)) + list(pairs_of(own, rows))
     found = cheapest_agreeing(pairs, 0.95)
     assert found is not None
-    assert (found.small, found.large) == (SMALL, LARGE)
+    assert numbers(found) == [SMALL, LARGE]
 
 
 @pytest.mark.slow
@@ -239,7 +306,7 @@ def test_the_cheapest_defers_less_than_all() -> None:
     pairs = list(pairs_of(own, rows))
     found = cheapest_agreeing(pairs, 0.95)
     assert found is not None
-    assert (found.small, found.large) == (SMALL, LARGE)
+    assert numbers(found) == [SMALL, LARGE]
     assert 0 < found.deferred < 0.7
     assert found.agreement >= 0.95
     stricter = cheapest_agreeing(pairs, 0.99)
@@ -274,7 +341,8 @@ def test_a_large_model_that_costs_less_alone_is_taken_alone() -> None:
     bad = Member(1, 0.85, {role: -logits for role, logits in own[1].logits.items()})
     found = cheapest_agreeing(list(pairs_of([bad, near, own[1]], rows)), 0.95)
     assert found is not None
-    assert (found.small, found.deferred) == (9, 0)
+    assert numbers(found) == [9]
+    assert found.cost == 0.9
 
 
 def test_the_best_within_a_cost_uses_it() -> None:

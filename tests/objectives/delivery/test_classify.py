@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from objectives.combining.cascade import confidence_of
 from objectives.delivery.deployed import stage_of, write_classifier
 from objectives.students.bert.pretrained import Checkpoint
 from tests.conftest import planted_rows
@@ -33,14 +34,12 @@ ROOT = Path(__file__).resolve().parents[3]
 LABELS = ["happy", "neutral", "sad"]
 
 
-@pytest.fixture(scope="module")
-def alone(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of one model, which adds up numbers of its tokens and of their segments."""
+def write_model(file: Path, seed: int = 0) -> None:
+    """Write a model that adds up numbers of its tokens and of their segments."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    folder = tmp_path_factory.mktemp("classify")
-    weights = np.random.default_rng(0).normal(size=(100, len(LABELS))).astype(np.float32)
+    weights = np.random.default_rng(seed).normal(size=(100, len(LABELS))).astype(np.float32)
     names = ("input_ids", "attention_mask", "token_type_ids")
     graph = helper.make_graph(
         [
@@ -55,7 +54,14 @@ def alone(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         [numpy_helper.from_array(weights, "weights")],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(made, folder / "model.onnx")
+    onnx.save(made, file)
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of one model."""
+    folder = tmp_path_factory.mktemp("classify")
+    write_model(folder / "model.onnx")
     stage = stage_of(folder, "model.onnx", Checkpoint(tiny_bert).tokenizer, 24)
     write_classifier(folder, [stage], LABELS)
     return folder
@@ -217,6 +223,35 @@ def test_order_and_size_of_batches_change_no_answer(
         wanted = labels([classifier([text])[0] for text in texts])
         answers = classifier([texts[place] for place in order], batch=batch)
         assert labels(answers) == [wanted[place] for place in order]
+
+
+@pytest.mark.parametrize("tokenizers", [("tokenizer",) * 3, ("tokenizer", "other", "tokenizer")])
+def test_each_of_three_is_asked_where_the_one_before_it_is_unsure(
+    alone: Path, tmp_path: Path, tokenizers: tuple[str, ...]
+) -> None:
+    folder = shutil.copytree(alone, tmp_path / "three")
+    shutil.copyfile(folder / "tokenizer.json", folder / "other.json")
+    settings = json.loads((folder / "classifier.json").read_text())
+    logits, stages = [], []
+    for seed, tokenizer in enumerate(tokenizers):
+        write_model(folder / "model.onnx", seed)
+        logits.append(opened(folder).logits(TEXTS))
+        shutil.copyfile(folder / "model.onnx", folder / f"{seed}.onnx")
+        files = {"model": f"{seed}.onnx", "tokenizer": f"{tokenizer}.json"}
+        stages.append(settings["stages"][0] | files)
+    margins = [confidence_of("margin", each, 1.0) for each in logits]
+    asked = [np.ones(len(TEXTS), dtype=bool)]
+    for stage, margin in zip(stages[:2], margins[:2], strict=True):
+        threshold = float(np.median(margin[asked[-1]]))
+        stage |= {"confidence": "margin", "temperature": 1, "threshold": threshold}
+        asked.append(asked[-1] & (margin < threshold))
+    _, first, second = asked
+    assert 0 < second.sum() < first.sum() < len(TEXTS)
+    (folder / "classifier.json").write_text(json.dumps(settings | {"stages": stages}))
+    classifier = opened(folder)
+    wanted = np.where(first[:, None], np.where(second[:, None], logits[2], logits[1]), logits[0])
+    np.testing.assert_allclose(classifier.logits(TEXTS), wanted, atol=1e-5)
+    assert (classifier.asked, classifier.deferred) == (len(TEXTS), first.sum())
 
 
 @given(order=st.permutations(range(20)), batch=st.integers(1, 25))

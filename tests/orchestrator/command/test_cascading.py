@@ -16,17 +16,19 @@ import numpy as np
 import pytest
 
 from maskfront import Run, RunError, Study, load_run
-from objectives.combining.cascade import CascadePair, pairs_of
+from objectives.combining.cascade import CascadePair, pairs_of, threefold
 from objectives.combining.members import GateRows, Member
 from objectives.delivery import deployed
 from objectives.delivery.deployed import answers_to
 from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import predict
 from objectives.workbench.inputs import read_inputs
+from orchestrator.command.candidates import Candidates
 from orchestrator.command.cascading import _chosen
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
-from reports.exporting.deployed_card import Deployed, deployed_card
+from reports.exporting.deployed_card import Deployed, deployed_card, named
+from reports.speed import inputs_of, teacher_of
 from tests.launching import run_study
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
@@ -100,12 +102,44 @@ def test_at_its_ends_it_is_one_of_the_two(
     classifier.stages[0].settings["threshold"] = threshold
     texts = texts_of(study, "heldout")
     found = answers_to(classifier, texts)
-    number = done.cascade.small if stage == "small" else done.cascade.large
+    number = done.cascade.stages[0 if stage == "small" else -1].number
     inputs = read_inputs(study.task, study.teacher)
     if number is None:
         return
     model = load_model(RunFolder(launched.folder).model(number))
     np.testing.assert_allclose(found, predict(model, inputs.judging()[1], "cpu"), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_three_models_answer_as_was_computed(launched: Run, study: Study, tmp_path: Path) -> None:
+    inputs = inputs_of(launched, study)
+    candidates = Candidates(inputs, ("onnxruntime",), tmp_path, print)
+    numbers = [trial.number for trial in launched.front[:2]]
+    for number in numbers:
+        candidates.add_trial(launched, number)
+    candidates.add(None, teacher_of(launched, study, inputs), inputs.tokenizer)
+    members, rows = candidates.judged(launched, [*numbers, None])
+    costs = sorted(member.cost for member in members)
+    by_cost = [replace(member, cost=cost) for member, cost in zip(members, costs, strict=True)]
+    chosen = next(
+        (pair, cascade)
+        for pair in threefold(list(pairs_of(by_cost, rows)))
+        if len((cascade := pair.at(pair.threshold(0.5))).stages) == 3
+    )
+    pair, cascade = chosen
+    out = candidates.deploy(launched, cascade, rows, tmp_path / "three")
+    assert sorted(file.name for file in out.folder.iterdir() if file.is_dir()) == (
+        ["large", "middle", "small"]
+    )
+    wanted = pair.joined(cascade.stages[0].threshold).logits["heldout"]
+    found = answers_to(classifier_of(out.folder)(out.folder), texts_of(study, "heldout"))
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert out.deferred == cascade.heldout_deferred
+    first, second, third = (named(stage.number, stage.engine) for stage in cascade.stages)
+    assert out.what().startswith(f"{first}, which defers")
+    assert out.what().endswith(f"to {second}, and that one some of them to {third}")
+    card = (out.folder / "README.md").read_text()
+    assert f"| texts that the first model defers | {100 * out.deferred:.1f}% |" in card
 
 
 @pytest.mark.slow

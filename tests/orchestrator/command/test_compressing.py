@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from objectives.combining.members import GateRows, Member
+from objectives.combining.members import CascadeStage, GateRows, Member
 from objectives.delivery.checking import check
 from objectives.errors import MaskfrontError, UserError
 from objectives.students.bert.exporting import save_model
@@ -139,7 +139,7 @@ def test_with_labels_and_many_texts_cells_are_trained(
     assert found.passed
     assert found.run.metric_name == "accuracy"
     assert found.deployed.heldout_metric > 0.5
-    if found.deployed.alone and found.deployed.cascade.small is not None:
+    if found.deployed.alone and found.deployed.cascade.stages[0].number is not None:
         AutoModelForSequenceClassification.from_pretrained(
             tmp_path / "small", trust_remote_code=True
         )
@@ -435,17 +435,17 @@ def chosen(wrong: Sequence[int], rows: int = 600, *, nearest: bool = False, **ai
 
 def test_the_cheapest_that_passes_is_taken() -> None:
     found, passed = chosen([100, 6, 2])
-    assert (found.small, found.deferred, passed) == (1, 0, True)
+    assert (found.stages, passed) == ((CascadeStage(1, "onnxruntime"),), True)
     found, _ = chosen([100, 60, 2], min_metric_kept=0.98)
-    assert found.small == 2
+    assert found.stages[0].number == 2
     found, _ = chosen([100, 6, 2], max_ms=2.5)
-    assert found.small == 1
+    assert found.stages[0].number == 1
 
 
 def test_int8_is_taken_where_nothing_smaller_passes() -> None:
     found, passed = chosen([100, 90])
     assert passed
-    assert (found.small, found.engines[0]) == (None, "onnxruntime-int8")
+    assert found.stages == (CascadeStage(None, "onnxruntime-int8"),)
     assert found.cost < 8.5
 
 
@@ -453,7 +453,7 @@ def test_where_nothing_passes_that_is_said_and_the_nearest_is_there() -> None:
     with pytest.raises(RunError, match=r"on 26 texts; the nearest, .*int8.*more texts would be"):
         chosen([10], rows=40, min_agreement=0.9)
     found, passed = chosen([10], rows=40, nearest=True)
-    assert (found.small, found.engines[0], passed) == (None, "onnxruntime-int8", False)
+    assert (found.stages, passed) == ((CascadeStage(None, "onnxruntime-int8"),), False)
     with pytest.raises(RunError, match=r"no model takes 0.5 ms or less: the fastest takes 1.00 ms"):
         chosen([10], max_ms=0.5)
 
