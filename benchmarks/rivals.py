@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from tokenizers import Tokenizer
+from transformers import AutoModel
 
 from benchmarks.compress import GATES, TIMED, Labelled, Unpruned, parts, table, unpruned_of
 from benchmarks.harness import Benchmark, Row
@@ -39,6 +40,8 @@ class Rival:
     """Time that made it."""
     serve: Callable[..., Any] | None = None
     """The call that is timed, if it is not `answer`."""
+    deferred: Callable[[], float] = float
+    """Share of the texts so far that it deferred to a larger model; by default none."""
 
     def __call__(self, texts: Sequence[str], batch: int = 8) -> Any:
         return self.serve(texts, batch) if self.serve else self.answer(texts)
@@ -96,17 +99,17 @@ def trained(
 Run = Callable[[Mapping[str, Answers]], NDArray[np.float32]]
 
 
-def one_liner(unpruned: Unpruned, folder: Path) -> tuple[Run, float]:
+def quantised(model: torch.nn.Module, plain: Path) -> tuple[Run, float]:
     """Export and quantise at the defaults of torch and onnxruntime."""
     import onnxruntime
     from onnxruntime.quantization import quantize_dynamic
 
-    plain, small = folder / "plain.onnx", folder / "plain-int8.onnx"
+    small = plain.with_suffix(".int8.onnx")
     ids = torch.ones(2, 16, dtype=torch.long)
     names = ["input_ids", "attention_mask", "token_type_ids"]
     axes = {name: {0: "batch", 1: "length"} for name in names}
     torch.onnx.export(
-        *(unpruned.model.eval(), (ids, ids, 0 * ids), str(plain)),
+        *(model.eval(), (ids, ids, 0 * ids), str(plain)),
         input_names=names,
         dynamic_axes=axes,
         dynamo=False,
@@ -116,6 +119,76 @@ def one_liner(unpruned: Unpruned, folder: Path) -> tuple[Run, float]:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(small), options)
     return lambda inputs: session.run(None, dict(inputs))[0], small.stat().st_size / 1e6
+
+
+def one_liner(unpruned: Unpruned, folder: Path) -> tuple[Run, float]:
+    """Quantise the teacher as the manuals do."""
+    return quantised(unpruned.model, folder / "plain.onnx")
+
+
+class Embedding(torch.nn.Module):
+    """Mean of the last states of a pretrained encoder, whose weights stay."""
+
+    def __init__(self, checkpoint: str):
+        super().__init__()
+        self.encoder = AutoModel.from_pretrained(checkpoint)
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> torch.Tensor:
+        states = self.encoder(input_ids, attention_mask, token_type_ids).last_hidden_state
+        mask = attention_mask[..., None].to(states.dtype)
+        return (states * mask).sum(1) / mask.sum(1)
+
+
+@dataclass
+class FrozenEncoder:
+    """A logistic regression on an embedding, which asks another model where it is unsure."""
+
+    embed: Callable[..., NDArray[np.float32]]
+    head: Any
+    sure: float
+    """Texts of a lower probability are deferred."""
+    asks: Callable[[Sequence[str]], Answers]
+    counts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2))
+    """Texts deferred and answered so far."""
+
+    def __call__(self, texts: Sequence[str], batch: int = 32) -> Answers:
+        shares = self.head.predict_proba(self.embed(texts, batch))
+        answers = shares.argmax(-1)
+        unsure = np.flatnonzero(shares.max(-1) < self.sure)
+        if len(unsure):
+            answers[unsure] = self.asks([texts[row] for row in unsure])
+        self.counts += len(unsure), len(texts)
+        return np.asarray(answers)
+
+
+def frozen_encoders(
+    unpruned: Unpruned, texts: Sequence[str], labels: Answers, asks: Rival, folder: Path
+) -> Iterator[tuple[str, Rival]]:
+    """Take each threshold by a fifth of the texts, so that the agreement there is as asked."""
+    from sklearn.linear_model import LogisticRegression
+
+    began = time.perf_counter()
+    encoder = Embedding(teacher_for(unpruned.task.name).checkpoint)
+    run, mb = quantised(encoder, folder / "embedding.onnx")
+    embed = read_by(unpruned, run)
+    states, judging = embed(texts), np.arange(len(texts)) % 5 == 0
+    head = LogisticRegression(C=10, max_iter=1000).fit(states[~judging], labels[~judging])
+    shares = head.predict_proba(states[judging])
+    best = shares.max(-1)
+    order = np.argsort(-best)
+    wrong = np.cumsum((shares.argmax(-1) != labels[judging])[order])
+    seconds = time.perf_counter() - began
+    for share in (0.95, 0.98, 0.99):
+        local = np.flatnonzero(wrong <= (1 - share) * len(order))
+        made = FrozenEncoder(embed, head, float(best[order][local[-1]]), asks.answer)
+
+        def deferred(made: FrozenEncoder = made) -> float:
+            return float(made.counts[0] / made.counts[1])
+
+        name = f"frozen encoder, else int8, {share:g}"
+        yield name, Rival(made, mb + asks.mb, seconds, made, deferred)
 
 
 def openvino_int8(unpruned: Unpruned, folder: Path) -> tuple[Run, float]:
@@ -147,27 +220,29 @@ def ctranslate2_int8(unpruned: Unpruned, folder: Path) -> tuple[Run, float]:
     return run, (made / "model.bin").stat().st_size / 1e6
 
 
-def engines(unpruned: Unpruned, folder: Path) -> Iterator[tuple[str, Rival]]:
-    """The teacher in other engines, read by the same tokenizers, on one thread."""
+def read_by(unpruned: Unpruned, run: Run) -> Callable[..., NDArray[np.float32]]:
+    """Read texts by the same tokenizers, and give the outputs for them."""
     reader = Tokenizer.from_file(str(unpruned.folder / "model" / "tokenizer.json"))
     reader.enable_truncation(unpruned.task.max_length)
     reader.enable_padding()
 
-    def called(run: Run) -> Callable[..., Answers]:
-        def answer(texts: Sequence[str], batch: int = 32) -> Answers:
-            labels = []
-            for start in range(0, len(texts), batch):
-                rows = reader.encode_batch(list(texts[start : start + batch]))
-                inputs = {
-                    "input_ids": np.array([row.ids for row in rows]),
-                    "attention_mask": np.array([row.attention_mask for row in rows]),
-                    "token_type_ids": np.array([row.type_ids for row in rows]),
-                }
-                labels.append(run(inputs).argmax(-1))
-            return np.concatenate(labels)
+    def outputs(texts: Sequence[str], batch: int = 32) -> NDArray[np.float32]:
+        parts = []
+        for start in range(0, len(texts), batch):
+            rows = reader.encode_batch(list(texts[start : start + batch]))
+            inputs = {
+                "input_ids": np.array([row.ids for row in rows]),
+                "attention_mask": np.array([row.attention_mask for row in rows]),
+                "token_type_ids": np.array([row.type_ids for row in rows]),
+            }
+            parts.append(run(inputs))
+        return np.concatenate(parts)
 
-        return answer
+    return outputs
 
+
+def engines(unpruned: Unpruned, folder: Path) -> Iterator[tuple[str, Rival]]:
+    """The teacher in other engines, on one thread."""
     for name, make in (
         ("torch.onnx.export, quantize_dynamic", one_liner),
         ("OpenVINO, int8", openvino_int8),
@@ -179,7 +254,13 @@ def engines(unpruned: Unpruned, folder: Path) -> Iterator[tuple[str, Rival]]:
         except ImportError as error:
             Console().print(f"{name} is left out: {error}")
             continue
-        answer = called(run)
+        outputs = read_by(unpruned, run)
+
+        def answer(
+            texts: Sequence[str], batch: int = 32, outputs: Callable[..., Any] = outputs
+        ) -> Answers:
+            return np.asarray(outputs(texts, batch).argmax(-1))
+
         yield name, Rival(answer, mb, time.perf_counter() - began, answer)
 
 
@@ -222,6 +303,7 @@ def judged(models: Sequence[tuple[str, Rival]], unseen: Labelled, metric: Metric
             "metric": values[index],
             "metric_kept": values[index] / values[0],
             "agreement": float((answers[index] == answers[0]).mean()),
+            "deferred": model.deferred(),
             "seconds": model.seconds,
         }
 
@@ -231,7 +313,11 @@ def served(folder: Path, seconds: float) -> Rival:
     fast = Classifier(folder, threads=0)
     size = sum(file.stat().st_size for file in folder.glob("**/model*.[on]*")) / 1e6
     return Rival(
-        lambda texts: answers_to(fast, texts).argmax(-1), size, seconds, Classifier(folder)
+        lambda texts: answers_to(fast, texts).argmax(-1),
+        size,
+        seconds,
+        Classifier(folder),
+        lambda: fast.deferred / fast.asked,
     )
 
 
@@ -239,7 +325,8 @@ class Rivals(Benchmark[Unpruned]):
     """How good is what a user would do instead of `compress`, on the same rows?
 
     The teacher, its int8, and int8 by other means (OpenVINO and CTranslate2 where they are
-    installed); tf-idf with logistic regression, and model2vec if it is installed (`pip install
+    installed); a logistic regression on the frozen encoder, which asks the int8 where it is unsure;
+    tf-idf with logistic regression, and model2vec if it is installed (`pip install
     model2vec[distill,train]`), both on the teacher's train rows and on its answers to these and to
     all texts that `compress` may see; and `compress` by each gate, ten minutes each.
     """
@@ -248,7 +335,8 @@ class Rivals(Benchmark[Unpruned]):
     threads = None
     groups = ("task", "rival")
     means = {
-        **{"metric": ".3f", "metric_kept": ".3f", "agreement": ".3f", "speedup_int8": ".2f"},
+        **{"metric": ".3f", "metric_kept": ".3f", "agreement": ".3f", "deferred": ".2f"},
+        "speedup_int8": ".2f",
         **{"ms": ".3f", "ms_p95": ".3f", "texts_a_second": ",.0f", "mb": ".1f", "seconds": ".0f"},
     }
 
@@ -274,6 +362,9 @@ class Rivals(Benchmark[Unpruned]):
         scratch.mkdir()
         made = [("teacher", teacher), ("teacher, int8", int8)]
         made += engines(unpruned, scratch)
+        shown = [text for text, _ in texts]
+        taught = np.array([answers[text] for text in shown])
+        made += frozen_encoders(unpruned, shown, taught, int8, scratch)
         made += compressed(unpruned, texts, self.asked.minutes, scratch)
         made += trained(train, texts, answers, seconds, checkpoint)
         return judged(made, unseen, unpruned.task.metric)
