@@ -45,7 +45,7 @@ class Holding:
     """Share of the texts at writing that a text is stranger than, in the mean: by the rarity of its
     tokens."""
     deferred: Change | None
-    """Share of the texts that the large model is asked about; None of a folder of one model."""
+    """Share of the texts that the first model defers; None of a folder of one model."""
     promised: float
     """Share of all texts that are answered as the original model does, at 95% confidence."""
     agreed: int = 0
@@ -101,7 +101,7 @@ class Holding:
             )
         ]
         if self.deferred is not None:
-            shown += [(f"{self.deferred.now:.1%} are deferred to the large model", self.deferred)]
+            shown += [(f"{self.deferred.now:.1%} are deferred to a larger model", self.deferred)]
         return [
             f"{what}; expected {change.expected:.1%} "
             f"({'changed' if change.alarm else 'no more than chance'}, p = {change.chance:.2g})"

@@ -26,7 +26,7 @@ class Reference:
     agreement: float
     """Share of all such texts that it answers as the original model does, at 95% confidence."""
     deferred: int
-    """Held-out texts that the large model was asked about."""
+    """Held-out texts that the first model deferred."""
     pairs: bool
     """Whether it reads pairs of texts."""
     rarity: NDArray[np.float32]

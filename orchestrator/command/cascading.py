@@ -1,4 +1,4 @@
-"""`cascade`: two models of a run in one folder, the large one asked where the small one is unsure.
+"""`cascade`: models of a run in one folder, each asked where the one before it is unsure.
 
 The models are timed from text to label on the run's own texts; the cheapest cascade that meets
 the aim is written and measured again."""

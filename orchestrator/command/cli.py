@@ -354,7 +354,7 @@ def _export(
 def _cascade(
     run: RunPath, study_file: StudyFile = None, *, out: Path, engine: str | None, **aims: Any
 ) -> None:
-    """Write two models as one: the large one answers where the small one is unsure."""
+    """Write several models as one: each is asked where the one before it is unsure."""
     from objectives.device import quiet_libraries
     from objectives.engines.names import check_engines
     from orchestrator.command.cascading import cascade

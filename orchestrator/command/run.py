@@ -165,8 +165,8 @@ class Run(RunRecord):
         max_ms: float | None = None,
         engine: Engine | None = None,
     ) -> Deployed:
-        """Write two models as one, to be run without torch: the large one is asked where the small
-        one is unsure.
+        """Write several models as one, to be run without torch: each is asked where the one before
+        it is unsure.
 
         Args:
             out: the folder to make; it must not hold anything yet.
@@ -176,7 +176,7 @@ class Run(RunRecord):
                 does, with 95% confidence by the selection rows; 0.99 if no aim is named.
             min_metric: the fastest whose metric is at least this, with the same confidence.
             max_ms: the one that agrees most among those that take at most this many ms per text.
-            engine: "onnxruntime", "onnxruntime-int8" or "onnxruntime-int4" for both; by default
+            engine: "onnxruntime", "onnxruntime-int8" or "onnxruntime-int4" for all; by default
                 each model has the faster one of float32 and int8, and agreement is with the
                 unpruned one in float32.
 
