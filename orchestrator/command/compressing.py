@@ -170,7 +170,8 @@ def compress(
     model = str(model) if isinstance(model, str | Path) else str(save_in(_MODELS, model))
     judge = {"label": label, "metric": metric} if min_metric_kept is not None else {}
     form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
-    study, texts, speed = _study(model, data, {"text": text, **form}, judge, out, max_length, total)
+    columns = {"text": text, **form}
+    study, texts, speed, fewer = _study(model, data, columns, judge, out, max_length, total, say)
     inputs, definition = read_study(study, "auto")
     _check_reach(study, inputs, texts, aims, take_nearest)
     # The key: no two runs of a name differ in what decides results.
@@ -217,7 +218,7 @@ def compress(
             choice_of(deployed, run.metric_name, gate, members, rows).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
-    advice = tuple(planning.advice(run, texts))
+    advice = (*fewer, *planning.advice(run, texts))
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
     )
@@ -323,9 +324,11 @@ def _study(
     out: Path,
     max_length: int,
     seconds: float,
-) -> tuple[Study, int, float]:
-    """The study without trials, the texts that it uses, and the seconds that the model needs to
-    answer one. `judge`: label and metric of a gate that reads labels, else none."""
+    say: Say = lambda line: None,
+) -> tuple[Study, int, float, list[str]]:
+    """The study without trials, the texts that it uses, the seconds that the model needs to answer
+    one, and a line that says why not all are used, if so. `judge`: label and metric of a gate that
+    reads labels, else none."""
     source = Path(data).name if isinstance(data, str | Path) else "the rows"
     settings: dict[str, Any] = {"name": source, "metric": "agreement", "max_length": max_length}
     if isinstance(data, str | Path):
@@ -344,6 +347,13 @@ def _study(
     check_lengths(Checkpoint(model), max_length)
     speed = planning.seconds_of_an_answer(model, counts.some, max_length)
     texts = planning.affordable(counts.texts, _ANSWERING * seconds / speed)
+    fewer = []
+    if texts < counts.texts:
+        answered = f"your model answers about {1 / speed:,.0f} a second here"
+        fewer.append(
+            f"{texts:,} of the {counts.texts:,} texts are used: {answered}, more in more minutes"
+        )
+        say(fewer[0])
     task = replace(table, **asdict(planning.RoleSizes.of(texts, counts.labels)))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
     study = Study(
@@ -357,7 +367,7 @@ def _study(
         trials=1,
         sampler=None,
     )
-    return study, texts, speed
+    return study, texts, speed, fewer
 
 
 def _chosen(

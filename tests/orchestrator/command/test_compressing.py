@@ -131,7 +131,12 @@ def test_with_labels_and_many_texts_cells_are_trained(
     lines = zip(rows["text"], rows["label"], strict=True)
     table.write_text("text;label\n" + "".join(f'"{text}";{label}\n' for text, label in lines))
     own = {"delimiter": ";", "encoding": "latin-1", "max_length": 24}
+    monkeypatch.setattr(planning, "affordable", lambda texts, _: texts - 20)
+    own["say"] = (lines_said := list[str]()).append
     found = compress(teacher, table, out="small", minutes=3, min_metric_kept=0.5, **own)
+    texts = len(set(rows["text"]))
+    assert lines_said[0].startswith(f"{texts - 20:,} of the {texts:,} texts are used: your model")
+    assert found.advice == (lines_said[0],)
     kinds = {trial.knobs["method"] for trial in found.run.finished}
     assert kinds >= {"cut", "cells"}
     first = {trial.knobs.get("cells.operations[0]") for trial in found.run.finished}
@@ -171,7 +176,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
     table = tmp_path / "table.csv"
     lines = [f'"{text}",{n % labels if n % 7 else ""}\n' for n, text in enumerate(rows)]
     table.write_text("text,label\n" + "".join(lines))
-    study, texts, _ = compressing._study(
+    study, texts, *_ = compressing._study(
         str(teacher),
         table,
         {"text": "text"},
