@@ -19,7 +19,6 @@ from transformers import (
     DebertaV2Config,
     LlamaConfig,
     ModernBertConfig,
-    MPNetConfig,
     PreTrainedTokenizerFast,
     XLNetConfig,
 )
@@ -46,7 +45,6 @@ _KINDS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], str, dict[str, A
         _BOTH,
         {"model_input_names": _TYPES},
     ),
-    "mpnet": (MPNetConfig, {**_SIZES, "max_position_embeddings": 66}, _BOTH, {}),
     "albert": (AlbertConfig, {**_SIZES, "embedding_size": 8}, _BOTH, {"model_input_names": _TYPES}),
     "xlnet": (
         XLNetConfig,

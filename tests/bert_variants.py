@@ -19,6 +19,8 @@ from transformers import (
     DistilBertConfig,
     DistilBertTokenizer,
     ElectraConfig,
+    MPNetConfig,
+    MPNetTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     RobertaConfig,
@@ -55,6 +57,8 @@ _KINDS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "roberta": (RobertaConfig, {**_SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-3}),
     "xlm-roberta": (XLMRobertaConfig, {**_SIZES, "type_vocab_size": 1}),
     "camembert": (CamembertConfig, {**_SIZES, "type_vocab_size": 1, "hidden_act": "gelu_new"}),
+    "mpnet": (MPNetConfig, {**_SIZES, "layer_norm_eps": 1e-3}),
+    "mpnet-relu": (MPNetConfig, {**_SIZES, "hidden_act": "relu"}),
     "distilbert": (DistilBertConfig, _DISTILBERT),
     "distilbert-relu": (DistilBertConfig, {**_DISTILBERT, "activation": "relu"}),
 }
@@ -93,6 +97,9 @@ def _tokenizer(kind: str) -> PreTrainedTokenizerBase:
     if kind.startswith(("bert", "electra")):
         return BertTokenizer(vocab=word_piece)
     special = ["<s>", "<pad>", "</s>", "<unk>"]
+    if kind.startswith("mpnet"):
+        pieces = [*special, *WORDS, "[UNK]", "<mask>"]
+        return MPNetTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
     if kind != "roberta":
         pieces = [*special, *("▁" + word for word in WORDS), "<mask>"]
         return XLMRobertaTokenizer(vocab=[(piece, -float(piece in WORDS)) for piece in pieces])

@@ -195,6 +195,17 @@ def problem(workbench: Workbench) -> Problem:
 
 
 @pytest.fixture(scope="session")
+def mpnet_problem(planted_task: Task, tmp_path_factory: pytest.TempPathFactory) -> Problem:
+    """The tiny task, and an MPNet of shape TINY as its teacher."""
+    from tests.bert_variants import write_variant
+
+    folder = tmp_path_factory.mktemp("mpnet")
+    checkpoint = write_variant("mpnet", folder / "model", sorted(MARKERS.values()))
+    inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint))
+    return prepare(inputs, session=Session(cache=folder)).problem
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A real PostgreSQL."""
     from tests.servers import Postgres

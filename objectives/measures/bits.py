@@ -15,7 +15,14 @@ from torch import Tensor
 
 from objectives.measures.cost import Cost, Count, Flops
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits, Widths
-from objectives.students.bert.linears import ALWAYS, INPUTS, LINEARS, Linear, areas, matmuls
+from objectives.students.bert.linears import (
+    INPUTS,
+    LINEARS,
+    POSITION_BIAS,
+    Linear,
+    matmuls,
+    params_of_layer,
+)
 from objectives.students.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 
 _TYPES = {8: "I64", 4: "F32", 1: "U8"}
@@ -55,8 +62,7 @@ class Bytes(Cost):
         return int(self.exact(full) - layers)
 
     def layer(self, widths: Widths[Count]) -> Count:
-        hidden = self.shape.hidden
-        return 4 * (areas(LINEARS, widths, bias=1, hidden=hidden) + ALWAYS * hidden)
+        return 4 * params_of_layer(widths, self.shape)
 
     def exact(self, architecture: BertArchitecture) -> int:
         return bytes_of(dict(self._tensors(architecture)))
@@ -81,6 +87,9 @@ class Bytes(Cost):
                 inputs = getattr(units, linear.inputs, None) if linear.inputs in INPUTS else None
                 if inputs is not None:
                     yield f"{layer}{linear.name}.inputs", _empty(len(inputs), dtype=torch.int64)
+            if self.shape.buckets is not None:
+                bias = f"{layer}{POSITION_BIAS.name}.weight"
+                yield bias, _empty(len(units.heads), self.shape.buckets)
             for norm in ("attention.output.LayerNorm", "output.LayerNorm"):
                 yield f"{layer}{norm}.weight", _empty(hidden)
                 yield f"{layer}{norm}.bias", _empty(hidden)

@@ -26,12 +26,12 @@ from objectives.students.bert.architecture import (
     units_of,
 )
 from objectives.students.bert.linears import (
-    ALWAYS,
     LINEARS,
     PRODUCTS,
     areas,
     matmuls,
     numbers_saved,
+    params_of_layer,
 )
 
 CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
@@ -157,8 +157,7 @@ class Params(Cost):
         return self.embeddings + sum(m.params for m in matmuls(BertArchitecture(()), alone, 1))
 
     def layer(self, widths: Widths[Count]) -> Count:
-        hidden = self.shape.hidden
-        return areas(LINEARS, widths, bias=1, hidden=hidden) + ALWAYS * hidden
+        return params_of_layer(widths, self.shape)
 
     def exact(self, architecture: BertArchitecture) -> float:
         gone = 0 if architecture.vocabulary is None else self.vocabulary - architecture.vocabulary

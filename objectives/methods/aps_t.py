@@ -28,7 +28,7 @@ from objectives.search_method import Outcome
 from objectives.strategies.controller import Controller, ControllerSettings
 from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.students.bert.cutting import cut
-from objectives.students.bert.linears import AXES, LINEARS
+from objectives.students.bert.linears import AXES, LINEARS, POSITION_BIAS
 from objectives.text.data import Batch
 from objectives.training.population import Population
 from objectives.training.scoring import all_alpha, best_of, logits_score
@@ -105,12 +105,16 @@ class Projections(dict[str, dict[int, Tensor]]):
     def applied(self, population: Population, model: Model) -> Population:
         """The student of these widths, by the weights of a population of one; differentiable."""
         weights = dict(population.weights)
-        for space, layer, linear, axis in product(self, range(len(model)), LINEARS, (1, 2)):
-            if linear[axis] in AXES[space]:
+        cut = (*LINEARS, POSITION_BIAS)
+        for space, layer, linear, axis in product(self, range(len(model)), cut, (1, 2)):
+            if linear[axis] in (space, *AXES[space]):
                 mix = self[space][getattr(model[layer], space)][layer]
                 for part in ("weight", "bias") if axis == 1 else ("weight",):
                     name = f"bert.encoder.layer.{layer}.{linear.name}.{part}"
-                    weights[name] = _mixed(weights[name], axis, mix)
+                    if linear is not POSITION_BIAS:
+                        weights[name] = _mixed(weights[name], axis, mix)
+                    elif name in weights:  # added to products of two factors, each mixed
+                        weights[name] = _mixed(weights[name], axis, mix.square())
         return replace(population, weights=weights, widths=(model,), padded=model)
 
 

@@ -15,7 +15,7 @@ from objectives.device import on_device
 from objectives.measures.budget import units_that_fit
 from objectives.measures.cost import Cost
 from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths
-from objectives.students.bert.linears import LINEARS, PER_HEAD
+from objectives.students.bert.linears import LINEARS, PER_HEAD, POSITION_BIAS
 from objectives.training.population import Population
 
 Model = tuple[Widths[int], ...]
@@ -62,6 +62,9 @@ class Order:
                 if (columns := self._places(linear.inputs, layer)) is not None:
                     weight = weight[:, columns]
                 ordered |= {f"{name}.weight": weight, f"{name}.bias": bias}
+            name = f"bert.encoder.layer.{layer}.{POSITION_BIAS.name}.weight"
+            if name in ordered:
+                ordered[name] = ordered[name][self.heads[layer]]
         return ordered
 
     def _places(self, axis: str, layer: int) -> Tensor | None:
@@ -81,6 +84,9 @@ def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
             rows, columns = (getattr(widths, a, None) for a in (linear.outputs, linear.inputs))
             views[f"{name}.weight"] = views[f"{name}.weight"][:, :rows, :columns]
             views[f"{name}.bias"] = views[f"{name}.bias"][:, :rows]
+        name = f"bert.encoder.layer.{layer}.{POSITION_BIAS.name}.weight"
+        if name in views:
+            views[name] = views[name][:, : widths.heads]
     return views
 
 

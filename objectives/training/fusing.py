@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from objectives.students.bert.architecture import Widths
-from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD
+from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD, POSITION_BIAS
 
 LayerSizes = Sequence[Widths[int]]
 """How much is left of each layer of a model."""
@@ -21,6 +21,7 @@ _LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.(.+)")
 _AXES = {f"{linear.name}.weight": (linear.outputs, linear.inputs) for linear in LINEARS} | {
     f"{linear.name}.bias": (linear.outputs,) for linear in LINEARS
 }
+_AXES[f"{POSITION_BIAS.name}.weight"] = (POSITION_BIAS.outputs,)
 
 
 def joint(models: Sequence[LayerSizes]) -> tuple[Widths[int], ...]:
@@ -99,7 +100,7 @@ def _units_along(axis: str, widths: Widths[int], hidden: int) -> tuple[int, ...]
 
 
 def _axes(name: str, model: LayerSizes, hidden: int) -> tuple[tuple[int, ...], ...]:
-    """Numbers of units along each axis of a weight; () where nothing is cut from it."""
+    """Numbers of units along each axis of a weight that is cut, the first ones."""
     # An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
     match = _LAYER.fullmatch(name)
     if not match:
@@ -119,7 +120,8 @@ def _resized(
     halves = weight.split(max(prod(before[0]), 1))
     if len(halves) > 1:
         return torch.cat([_resized(name, half, current, wanted, hidden) for half in halves])
-    sizes, resized = [*chain(*before)], weight.new_zeros([*chain(*after)])
+    rest = weight.shape[len(before) :]
+    sizes, resized = [*chain(*before), *rest], weight.new_zeros([*chain(*after), *rest])
     common = tuple(slice(min(pair)) for pair in zip(sizes, resized.shape, strict=True))
     resized[common] = weight.reshape(sizes)[common]
-    return resized.reshape([prod(axis) for axis in after])
+    return resized.reshape([*map(prod, after), *rest])

@@ -17,6 +17,7 @@ from objectives.device import autocast, on_device
 from objectives.errors import UserError
 from objectives.students.bert.architecture import BertArchitecture, Widths
 from objectives.students.bert.cutting import shape_of, widths_of
+from objectives.students.bert.position_bias import buckets_of
 from objectives.students.bert.pretrained import Classifier, is_cut
 from objectives.text.data import Batch
 from objectives.training.computed_weights import (
@@ -59,7 +60,7 @@ class Population:
     # seed and data.
 
     weights: dict[str, Tensor]
-    """BERT's name to (K, ...), trainable; all but the embeddings."""
+    """BERT's name to (K, ...), trainable but for relative positions; all but the embeddings."""
     reads: dict[str, Tensor]
     """Name of a projection to (K, I) int64: the dimensions it reads, D for a zero; else all."""
     embeddings: BertEmbeddings
@@ -293,9 +294,22 @@ class Population:
             query, key, value = (
                 rounded_products(factor, self.rounding, layer) for factor in (query, key, value)
             )
+            added_NHQS = unseen_N11S
+            bias_KHU = self.weights.get(name + "self.position_bias.weight")
+            if bias_KHU is not None:
+                # Frozen, as positions are in the embeddings: a CPU has no fast attention for a
+                # bias that learns.
+                buckets_SS = buckets_of(unseen_N11S.shape[-1], unseen_N11S.device)
+                buckets_QS = buckets_SS[:1] if first_only else buckets_SS
+                bias_K1HQS = bias_KHU.detach().to(unseen_N11S.dtype)[..., buckets_QS][:, None]
+                unseen_KB11S = unseen_N11S.unflatten(0, (self.size, -1))
+                added_NHQS = (unseen_KB11S + bias_K1HQS).flatten(0, 1)
             if trace is not None and trace.with_scores:
                 scores_NHSS = torch.einsum("nqhp,nkhp->nhqk", query, key) * self.head_dim**-0.5
-                trace.scores.append(_float32(scores_NHSS).unflatten(0, (self.size, -1)))
+                scores_KBHSS = _float32(scores_NHSS).unflatten(0, (self.size, -1))
+                if bias_KHU is not None:
+                    scores_KBHSS = scores_KBHSS + _float32(bias_K1HQS)
+                trace.scores.append(scores_KBHSS)
             rounded = None
             if any(architecture.layers[layer].attention_bits for architecture in self.rounding):
                 rounded = partial(rounded_products, architectures=self.rounding, layer=layer)
@@ -303,7 +317,7 @@ class Population:
                 query.transpose(1, 2),
                 key.transpose(1, 2),
                 value.transpose(1, 2),
-                unseen_N11S,
+                added_NHQS,
                 self.head_dim**-0.5,
                 rounded,
             )
@@ -385,19 +399,18 @@ def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    unseen: Tensor,
+    added: Tensor,
     scale: float,
     rounded: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    """Attention (N, H, S, P) of heads, `unseen` added to the scores; plain matmuls if it is
-    `rounded`."""
+    """Attention (N, H, S, P) of heads, `added` to the scores; plain matmuls if it is `rounded`."""
     if rounded is not None:
-        scores = _float32(query @ key.transpose(-1, -2)) * scale + _float32(unseen)
+        scores = _float32(query @ key.transpose(-1, -2)) * scale + _float32(added)
         return rounded(scores.softmax(-1)) @ value
     if query.device.type == "cpu":  # whose own attention learns slowly in bfloat16
         with torch.autocast("cpu", enabled=False):
             return functional.scaled_dot_product_attention(
-                _float32(query), _float32(key), _float32(value), attn_mask=unseen, scale=scale
+                _float32(query), _float32(key), _float32(value), attn_mask=added, scale=scale
             )
     # A GPU has fast kernels for heads of one size, a multiple of 8.
     size = value.shape[-1]
@@ -407,7 +420,7 @@ def _attend(
         for heads in (query, key, value)
     )
     context = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=unseen, scale=scale
+        query, key, value, attn_mask=added, scale=scale
     )
     return context[..., :size]
 

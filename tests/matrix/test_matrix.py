@@ -20,9 +20,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from objectives.pruning.staged_method import StagedMethod
 from objectives.workbench.workbench import Workbench
+from tests.bert_variants import write_variant
+from tests.conftest import MARKERS
 from tests.gpu.stand_in import library
 from tests.matrix.combinations import (
+    METHODS,
     Combination,
     Models,
     combinations,
@@ -36,6 +40,7 @@ from tests.matrix.combinations import (
 WHOLE = "MATRIX" in os.environ
 REAL = torch.version.cuda is not None
 DIAGONAL = diagonal("cpu")
+CUTS = [one for one in DIAGONAL if issubclass(METHODS[one.method], StagedMethod)]
 WANTED = {"all": combinations, "pairs": pairs}.get(os.environ.get("MATRIX", ""), values)()
 OTHERS = [
     one
@@ -57,6 +62,17 @@ def models(
 
 
 @pytest.fixture(scope="session")
+def mpnets(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """The same of MPNet."""
+    folder = tmp_path_factory.mktemp("mpnet")
+    labels = sorted(MARKERS.values())
+    return Models(
+        pretrained=write_variant("mpnet", folder / "pretrained"),
+        classifier=write_variant("mpnet", folder / "classifier", labels),
+    )
+
+
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a worker of the tests runs its combinations, which share a cache."""
     return tmp_path_factory.mktemp("matrix")
@@ -65,6 +81,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("one", DIAGONAL, ids=lambda one: one.name)
 def test_one_combination_of_each_method(one: Combination, models: Models, folder: Path) -> None:
     run_whole(one, models, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", CUTS, ids=lambda one: one.name)
+def test_one_combination_of_each_method_that_cuts_with_an_mpnet(
+    one: Combination, mpnets: Models, tmp_path: Path
+) -> None:
+    run_whole(one, mpnets, tmp_path)
 
 
 @pytest.mark.slow

@@ -31,9 +31,14 @@ def study(write_study: WriteStudy, tmp_path: Path) -> Study:
     return replace(load_study(write_study()), task=task, trials=2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "labels"), [("electra", None), ("roberta", LABELS), ("distilbert", LABELS)]
+    ("kind", "labels"),
+    [
+        pytest.param("electra", None, marks=pytest.mark.slow),
+        pytest.param("roberta", LABELS, marks=pytest.mark.slow),
+        pytest.param("distilbert", LABELS, marks=pytest.mark.slow),
+        ("mpnet", None),
+    ],
 )
 def test_any_kind_of_teacher_is_searched_cut_and_served(
     study: Study, tmp_path: Path, kind: str, labels: list[str] | None

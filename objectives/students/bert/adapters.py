@@ -1,6 +1,7 @@
-"""Adapters that turn classifiers which compute what BERT does into BERTs. Two differences stand in
-the configuration: `pooler_act` and `embedding_size`. Checked against transformers 5.23; tests hold
-that logits agree. Dropout stays BERT's: a teacher is fine-tuned before it is adapted."""
+"""Adapters that turn classifiers which compute what BERT does into BERTs. Three differences stand
+in the configuration: `pooler_act`, `embedding_size` and `position_buckets`. Checked against
+transformers 5.23; tests hold that logits agree. Dropout stays BERT's: a teacher is fine-tuned
+before it is adapted."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,10 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.initialization import no_init_weights
+from transformers.models.bert.modeling_bert import BertSelfAttention
 
+from objectives.students.bert.linears import POSITION_BIAS
+from objectives.students.bert.position_bias import PositionBias, buckets_of
 from objectives.students.bert.pruned_bert import embeddings_of, pooler_of
 
 _FIELDS = (
@@ -60,6 +64,9 @@ class Adapter:
         size = getattr(config, "embedding_size", config.hidden_size)
         if size != config.hidden_size:
             fields["embedding_size"] = size
+        buckets = getattr(config, "relative_attention_num_buckets", None)
+        if buckets is not None:
+            fields["position_buckets"] = buckets
         return BertConfig(**fields)
 
     def state(self, weights: Mapping[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
@@ -69,6 +76,9 @@ class Adapter:
             for theirs, ours in self.weights.items():
                 name = name.replace(theirs, ours)
             state[name] = weight
+        if (shared := state.pop(_SHARED_BIAS, None)) is not None:  # each layer cuts its own
+            for layer in range(config.num_hidden_layers):
+                state[f"bert.encoder.layer.{layer}.{POSITION_BIAS.name}.weight"] = shared.T
         positions = "bert.embeddings.position_embeddings.weight"
         state[positions] = state[positions][self.first_position(config) :]
         types = "bert.embeddings.token_type_embeddings.weight"
@@ -77,6 +87,7 @@ class Adapter:
         return state
 
 
+_SHARED_BIAS = "bert.encoder.relative_attention_bias.weight"
 _DENSE_HEAD = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
 _ROBERTA = Adapter(
     head=("classifier.dense.weight", "classifier.out_proj.weight"),
@@ -123,17 +134,55 @@ ADAPTERS = {
         # Its tokenizer may well tell two texts apart: both get the same zeros.
         fixed={"pooler_act": "relu", "layer_norm_eps": 1e-12, "type_vocab_size": 2},
     ),
+    "mpnet": Adapter(
+        head=_ROBERTA.head,
+        weights={
+            "mpnet.": "bert.",
+            ".attn.q.": ".self.query.",
+            ".attn.k.": ".self.key.",
+            ".attn.v.": ".self.value.",
+            ".attn.o.": ".output.dense.",
+            ".attention.LayerNorm.": ".attention.output.LayerNorm.",
+            **_DENSE_HEAD,
+        },
+        fixed={"classifier_dropout": None, "type_vocab_size": 2},
+        first_position=lambda config: 2,  # whatever the id of padding
+    ),
 }
 """By `model_type`. TinyBERT, MiniLM and their like are "bert"."""
 
 
+class RelativeSelfAttention(BertSelfAttention):
+    """BERT's attention, with relative positions."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(config)  # type: ignore[no-untyped-call]
+        self.position_bias = PositionBias(config.num_attention_heads, config.position_buckets)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        *others: Any,
+        **named: Any,
+    ) -> tuple[Tensor]:
+        buckets_SS = buckets_of(hidden_states.shape[1], hidden_states.device)
+        mask = self.position_bias(attention_mask, buckets_SS)
+        return super().forward(hidden_states, mask, *others, **named)
+
+
 class AdaptedBert(BertForSequenceClassification):
-    """BERT's classifier, but for what `pooler_act` and `embedding_size` of its config say."""
+    """BERT's classifier, but for what `pooler_act`, `embedding_size` and `position_buckets` of its
+    config say."""
 
     def __init__(self, config: BertConfig):
         super().__init__(config)
         self.bert.embeddings = embeddings_of(config)
         self.bert.pooler = pooler_of(config)
+        if getattr(config, "position_buckets", None) is not None:
+            for layer in range(config.num_hidden_layers):
+                name = f"bert.encoder.layer.{layer}.attention.self"
+                self.set_submodule(name, RelativeSelfAttention(config))
 
 
 def settings_of(config: BertConfig) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class BertShape:
     labels: int
     embedding: int | None = None
     """Size of the embeddings where they are projected to the hidden size."""
+    buckets: int | None = None
+    """Numbers that a head has for relative positions, where it has any."""
 
 
 def units_of(shape: BertShape, space: str) -> tuple[int, ...]:

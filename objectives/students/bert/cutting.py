@@ -9,7 +9,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.initialization import no_init_weights
 
 from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits, Widths
-from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD
+from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD, POSITION_BIAS
 from objectives.students.bert.pruned_bert import (
     PrunedBertConfig,
     PrunedBertForSequenceClassification,
@@ -36,6 +36,7 @@ def shape_of(config: PreTrainedConfig) -> BertShape:
         ffn=config.intermediate_size,
         labels=count_labels(config),
         embedding=getattr(config, "embedding_size", None),
+        buckets=getattr(config, "position_buckets", None),
     )
 
 
@@ -125,4 +126,7 @@ def _cut_layer(
             result[weight] = result[weight].index_select(1, columns)
             if inputs in INPUTS:
                 result[f"{prefix}{name}.inputs"] = columns
+    bias = f"{prefix}{POSITION_BIAS.name}.weight"
+    if bias in weights:
+        result[bias] = weights[bias][list(layer.heads)]
     return result

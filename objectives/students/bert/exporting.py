@@ -82,15 +82,18 @@ def save_in(folder: Path, model: InMemory) -> Path:
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:
     """The model as transformers' own class; None where BERT has no name for it."""
     # BERT knows one number of FFN neurons for all layers, at least one, heads that fill the hidden
-    # size, and no pooler, embeddings or order of sublayers but its own.
+    # size, and no pooler, embeddings, order of sublayers or relative positions but its own.
     config, widths = model.config, widths_of(model.config)
     hidden, heads = config.hidden_size, config.hidden_size // config.head_dim
     stays = [number for number, layer in enumerate(widths) if layer.layers]
     ffn = max(layer.ffn for layer in widths)
     full = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn, 1)
-    extras = (config.embedding_size, config.embedding_bits, config.pooler_bits, config.sublayers)
+    extras = (
+        *(config.embedding_size, config.embedding_bits, config.pooler_bits),
+        *(config.sublayers, config.position_buckets),
+    )
     bits = any(layer.weight_bits or layer.ranks for layer in config.of_layers())
-    as_bert_does = config.pooler_act == "tanh" and extras == (None,) * 4 and not bits
+    as_bert_does = config.pooler_act == "tanh" and extras == (None,) * 5 and not bits
     if not ffn or not as_bert_does or any(widths[n] != full for n in stays):
         return None
     fields = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}

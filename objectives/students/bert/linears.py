@@ -32,6 +32,8 @@ LINEARS = (
     Linear("intermediate.dense", "ffn", "hidden"),
     Linear("output.dense", "hidden", "ffn"),
 )
+POSITION_BIAS = Linear("attention.self.position_bias", "heads", "buckets")
+"""A weight without a bias that multiplies nothing; only models of MPNet's kind have it."""
 PRODUCTS = (
     Linear("attention.scores", "tokens", "query_key"),
     Linear("attention.context", "value", "tokens"),
@@ -47,7 +49,7 @@ AXES = {
     "input_qkv": ("query_inputs", "key_inputs", "value_inputs"),
 }
 """Along which axes the units of a space lie."""
-ALWAYS = 6
+_ALWAYS = 6
 """Numbers for each dimension of the hidden state that a layer has whatever is cut from it: two
 biases of what is added to it, and two norms."""
 PER_HEAD, INPUTS = AXES["heads"], AXES["input"]
@@ -121,6 +123,12 @@ def numbers_saved(architecture: BertArchitecture, shape: BertShape) -> int:
         return 0
     products = matmuls(architecture, shape, 1)
     return sum(matmul.outputs * matmul.inputs - matmul.numbers for matmul in products)
+
+
+def params_of_layer(widths: Widths[_Count], shape: BertShape) -> _Count:
+    """Count the parameters of a layer of these widths that is not dropped."""
+    matrices = areas(LINEARS, widths, bias=1, hidden=shape.hidden)
+    return cast("_Count", matrices + _ALWAYS * shape.hidden + (shape.buckets or 0) * widths.heads)
 
 
 def areas(

@@ -1,7 +1,8 @@
 """The cut model: a BERT classifier whose layers may differ in every width but the hidden size. A
 plain transformers model: weights bear BERT's names, widths stand in `per_layer_config`. A layer
 without heads or FFN adds only a bias, one that is `dropped` nothing; a buffer `inputs` says which
-dimensions Q, K or V read. Exports carry copies of this file and `packing`."""
+dimensions Q, K or V read. Exports carry copies of this file, `packing` and
+`position_bias`."""
 
 import copy
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.bert.modeling_bert import BertEmbeddings, BertPooler, BertPreTrainedModel
 
 from .packing import PackedEmbedding, PackedLinear, rounded_inputs
+from .position_bias import PositionBias, buckets_of
 
 
 class PrunedBertConfig(BertConfig):
@@ -44,6 +46,8 @@ class PrunedBertConfig(BertConfig):
     """Activation of the dense layer before the classifier."""
     embedding_size: ClassVar[int | None] = None
     """Size of the embeddings, which are then projected to the hidden size; None: the same."""
+    position_buckets: ClassVar[int | None] = None
+    """Numbers that a head has for relative positions; None: it has none."""
     weight_bits: ClassVar[int | None] = None
     """Bits of each weight of a layer; None: float32."""
     input_bits: ClassVar[int | None] = None
@@ -196,14 +200,21 @@ class PrunedBertAttention(nn.Module):
         ):
             selects = inputs != hidden
             self.self[name] = projection(config, place, inputs, width, selects=selects)
+        if config.position_buckets is not None:
+            self.self["position_bias"] = PositionBias(self.heads, config.position_buckets)
         self.output = PrunedBertOutput(config, 3, value)
         self.eager = config._attn_implementation == "eager"
         self.bits = config.attention_bits
         self.attention_dropout = config.attention_probs_dropout_prob
 
-    def forward(self, hidden_BSD: Tensor, mask_B11S: Tensor | None) -> Tensor:
+    def forward(
+        self, hidden_BSD: Tensor, mask: Tensor | None, buckets_SS: Tensor | None = None
+    ) -> Tensor:
+        """`mask` is (B, 1, 1, S)."""
         context = hidden_BSD[..., :0]
         if self.heads:
+            if buckets_SS is not None:
+                mask = self.self["position_bias"](mask, buckets_SS)
             query, key, value = (
                 self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)
                 for name in ("query", "key", "value")
@@ -212,9 +223,7 @@ class PrunedBertAttention(nn.Module):
             if self.eager or self.bits is not None:
                 attend = partial(_eager_attention, bits=self.bits)
             dropout = self.attention_dropout if self.training else 0.0
-            seen = attend(
-                query, key, value, attn_mask=mask_B11S, dropout_p=dropout, scale=self.scale
-            )
+            seen = attend(query, key, value, attn_mask=mask, dropout_p=dropout, scale=self.scale)
             context = seen.transpose(1, 2).flatten(2)
         attended: Tensor = self.output(context, hidden_BSD)
         return attended
@@ -234,11 +243,15 @@ class PrunedBertLayer(GradientCheckpointingLayer):
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(
-        self, hidden_BSD: Tensor, mask_B11S: Tensor | None, sublayers: str = "sf"
+        self,
+        hidden_BSD: Tensor,
+        mask_B11S: Tensor | None,
+        sublayers: str = "sf",
+        buckets_SS: Tensor | None = None,
     ) -> Tensor:
         """Both, or one alone: the attention, "s", or the FFN, "f"."""
         if "s" in sublayers:
-            hidden_BSD = self.attention(hidden_BSD, mask_B11S)
+            hidden_BSD = self.attention(hidden_BSD, mask_B11S, buckets_SS)
         if "f" in sublayers:
             fed = hidden_BSD[..., :0]
             if self.ffn:
@@ -303,6 +316,9 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         mask = attention_mask
         if mask is not None and mask.dim() == 2:
             mask = mask[:, None, None, :].bool()
+        buckets = None
+        if self.config.position_buckets is not None:
+            buckets = buckets_of(hidden.shape[1], hidden.device)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         # Each is let go unless they are asked for.
@@ -310,7 +326,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         done = 0
         for layer, sublayers in self._turns():
             if isinstance(layer, PrunedBertLayer):
-                hidden = layer(hidden, mask, sublayers)
+                hidden = layer(hidden, mask, sublayers, buckets)
             done += len(sublayers)
             if done % 2 == 0:
                 states = states and (*states, hidden)

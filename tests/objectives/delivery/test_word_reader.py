@@ -71,6 +71,7 @@ post_processors = st.sampled_from(
     [
         TEMPLATE,
         processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2)),
+        processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2)),
         *(
             processors.TemplateProcessing(
                 single=single, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]

@@ -35,6 +35,14 @@ class TestConformance(PruningConformance):
         return QUICK
 
 
+@pytest.mark.slow
+class TestConformanceOfMpnet(TestConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def problem(cls, mpnet_problem: Problem) -> Problem:
+        return mpnet_problem
+
+
 def test_phi_rests_in_the_warm_up_and_then_falls(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,13 @@ class TestConformance(PruningConformance):
         return QUICK
 
 
+class TestConformanceOfMpnet(TestConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def problem(cls, mpnet_problem: Problem) -> Problem:
+        return mpnet_problem
+
+
 @pytest.mark.parametrize("spaces", [("heads", "ffn"), ("qk",), ("v",), ("ffn", "v")], ids="+".join)
 def test_it_cuts_by_the_fisher_information_per_flop(
     problem: Problem, spaces: tuple[str, ...]

@@ -64,6 +64,14 @@ class TestConformance(PruningConformance):
             assert BertArchitecture.from_json(result.architecture.to_json()) == result.architecture
 
 
+@pytest.mark.slow
+class TestConformanceOfMpnet(TestConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def problem(cls, mpnet_problem: Problem) -> Problem:
+        return mpnet_problem
+
+
 def random_case(seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """A weight (6, 9), 40 vectors that enter it, and A of these."""
     generator = torch.Generator().manual_seed(seed)

@@ -46,6 +46,14 @@ class TestConformance(PruningConformance):
         return QUICK
 
 
+@pytest.mark.slow
+class TestConformanceOfMpnet(TestConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def problem(cls, mpnet_problem: Problem) -> Problem:
+        return mpnet_problem
+
+
 def preset(name: str, **changes: Any) -> MaskSearch:
     """A quick search with the fields of a preset."""
     return MaskSearch.preset(

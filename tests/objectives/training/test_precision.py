@@ -68,7 +68,7 @@ def test_logits_and_gradients_differ_by_rounding_alone(
         assert (gradient - wanted).norm() < 16 * ROUNDING * wanted.norm(), name
 
 
-@pytest.mark.parametrize("kind", ["bert", "electra"])
+@pytest.mark.parametrize("kind", ["bert", "electra", "mpnet"])
 @pytest.mark.parametrize("students", [1, 2])
 def test_a_trace_is_float32(batch: Batch, tmp_path: Path, kind: str, students: int) -> None:
     """ELECTRA's embeddings end in a matmul."""

@@ -82,6 +82,13 @@ class TestConformance(PruningConformance):
         return forgetful
 
 
+class TestConformanceOfMpnet(TestConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def problem(cls, mpnet_problem: Problem) -> Problem:
+        return mpnet_problem
+
+
 @pytest.fixture
 def fresh(problem: Problem, tmp_path: Path) -> Problem:
     """The tiny problem with a cache of its own."""

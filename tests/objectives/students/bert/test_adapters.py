@@ -182,7 +182,7 @@ def test_an_export_is_a_plain_bert_only_where_bert_computes_it(
     out.mkdir()
     kind = AutoConfig.from_pretrained(checkpoint).model_type
     _, plain = write_model(trial, out)
-    assert plain == (kind not in ("electra", "distilbert"))
+    assert plain == (kind not in ("electra", "distilbert", "mpnet"))
     texts_get_close_logits(
         logits_of_transformers(str(out), PAIRS), logits_of_transformers(checkpoint, PAIRS)
     )
@@ -194,7 +194,7 @@ def test_each_kind_reads_text_by_its_own_tokenizer(write: Write) -> None:
     assert list(bert.token_type_ids[0]) == [0, 0, 0, 0, 1, 1]  # [CLS] joy bab [SEP] dim [SEP]
     assert list(distilbert.token_type_ids[0]) == [0] * 6
     assert bert.input_ids == distilbert.input_ids
-    for kind in ("roberta", "xlm-roberta", "camembert"):
+    for kind in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         split, tokenizer = split_of(write(kind), pair), pretrained.Checkpoint(write(kind)).tokenizer
         tokens = tokenizer.convert_ids_to_tokens(list(split.input_ids[0]))
         assert "".join(tokens).translate({ord(space): "" for space in "Ġ▁"}) == (
@@ -207,11 +207,17 @@ def test_each_kind_reads_text_by_its_own_tokenizer(write: Write) -> None:
 def test_roberta_has_as_many_positions_as_it_has_tokens_for(write: Write) -> None:
     assert pretrained.Checkpoint(write("roberta")).bert_config().max_position_embeddings == 64
     assert pretrained.Checkpoint(write("electra")).bert_config().max_position_embeddings == 66
+
+
+@pytest.mark.parametrize("kind", ["roberta", "mpnet"])
+def test_a_text_as_long_as_the_positions_gets_the_logits_of_transformers(
+    write: Write, kind: str
+) -> None:
     text = [("joy " + "bab " * 100,)]
-    tokenizer = pretrained.Checkpoint(write("roberta")).tokenizer
+    tokenizer = pretrained.Checkpoint(write(kind)).tokenizer
     longest = tokenise(Examples(text, np.array([0])), "select", tokenizer, 64)
-    logits = Population.of([adapted(write("roberta"))]).logits(longest.batch(np.arange(1), "cpu"))
-    model = AutoModelForSequenceClassification.from_pretrained(write("roberta")).eval()
+    logits = Population.of([adapted(write(kind))]).logits(longest.batch(np.arange(1), "cpu"))
+    model = AutoModelForSequenceClassification.from_pretrained(write(kind)).eval()
     expected = model(input_ids=torch.tensor(longest.input_ids)).logits
     torch.testing.assert_close(logits[0], expected, atol=ATOL, rtol=0)
 
@@ -233,7 +239,7 @@ def test_a_fine_tuned_checkpoint_of_each_kind_is_the_teacher_as_it_is(
     )
 
 
-@pytest.mark.parametrize("kind", ["electra", "roberta", "distilbert"])
+@pytest.mark.parametrize("kind", ["electra", "roberta", "distilbert", "mpnet"])
 def test_a_pretrained_checkpoint_is_fine_tuned_by_transformers_own_class(
     kind: str, tmp_path: Path
 ) -> None:
@@ -261,7 +267,8 @@ def test_a_pretrained_checkpoint_is_fine_tuned_by_transformers_own_class(
 
 def test_no_layer_norm_of_any_kind_decays(checkpoint: str) -> None:
     model = pretrained.Checkpoint(checkpoint).load_classifier()
-    decayed, plain = weight_optimizer(dict(model.named_parameters()), 1.0).param_groups
+    weights = {n: w for n, w in model.named_parameters() if "relative_attention_bias" not in n}
+    decayed, plain = weight_optimizer(weights, 1.0).param_groups
     assert decayed["weight_decay"] > plain["weight_decay"] == 0
     assert all(weight.ndim == 2 for weight in decayed["params"])
     assert all(weight.ndim == 1 for weight in plain["params"])
@@ -321,7 +328,7 @@ def test_what_computes_something_else_is_refused_by_name(
     with pytest.raises(UserError, match=named) as error:
         pretrained.Checkpoint(str(tmp_path)).bert_config()
     assert str(error.value).endswith(
-        "bert, electra, roberta, xlm-roberta, camembert and distilbert"
+        "bert, electra, roberta, xlm-roberta, camembert, distilbert and mpnet"
     )
     assert "\n" not in str(error.value)
 
