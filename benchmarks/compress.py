@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.harness import Benchmark, Row
 from benchmarks.tasks import task_of, teacher_for
-from maskfront import Task, compress
+from maskfront import Task, Teacher, compress
 from objectives.delivery.classify import Classifier
 from objectives.delivery.deployed import answers_to, deploy, text_to_label
 from objectives.metric import Metric, metric_value
@@ -39,10 +39,12 @@ GATES: dict[str, dict[str, float]] = {
 Labelled = Sequence[tuple[str, int]]
 
 
-def teacher_of(name: str, glue: str | None, cache: Path) -> tuple[Model, Labelled, Labelled]:
+def teacher_of(
+    name: str, glue: str | None, cache: Path, teacher: Teacher | None = None
+) -> tuple[Model, Labelled, Labelled]:
     """Return the fine-tuned model, the rows that it learnt from, and all others."""
     task = task_of(name, glue)
-    inputs = read_inputs(task, teacher_for(name))
+    inputs = read_inputs(task, teacher or teacher_for(name))
     model = load_teacher(
         inputs.teacher, inputs.text, inputs.split("train"), session=Session(cache=cache)
     )
@@ -105,13 +107,13 @@ class Unpruned:
     """Seconds of deploying it, by precision."""
 
 
-def unpruned_of(asked: argparse.Namespace, folder: Path) -> Unpruned:
-    """Fine-tune and deploy."""
-    model, train, others = teacher_of(asked.task, asked.glue, asked.cache)
-    task, tokenizer = (
-        task_of(asked.task, asked.glue),
-        Checkpoint(teacher_for(asked.task).checkpoint).tokenizer,
-    )
+def unpruned_of(
+    asked: argparse.Namespace, folder: Path, teacher: Teacher | None = None
+) -> Unpruned:
+    """Fine-tune and deploy a teacher, by default MiniLM-L6."""
+    model, train, others = teacher_of(asked.task, asked.glue, asked.cache, teacher)
+    teacher = teacher or teacher_for(asked.task)
+    task, tokenizer = task_of(asked.task, asked.glue), Checkpoint(teacher.checkpoint).tokenizer
     seconds = {}
     save_model(model, folder / "model")
     tokenizer.save_pretrained(folder / "model")

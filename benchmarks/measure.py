@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.harness import Benchmark, parsed
 
 MODULES = {
+    "base": ["base"],
     "bits": ["bits"],
     "cascade": ["cascade"],
     "cells": ["cells", "noised", "several_tasks", "systems"],

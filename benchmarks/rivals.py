@@ -298,6 +298,7 @@ def judged(models: Sequence[tuple[str, Rival]], unseen: Labelled, metric: Metric
             "ms": float(means[index]),
             "ms_p95": float(np.quantile(times[:, index], 0.95)),
             "texts_a_second": 1000 * _BATCH / float(batches[:, index].mean()),
+            "speedup_float32": float(means[0] / means[index]),
             "speedup_int8": float(means[1] / means[index]),
             "mb": model.mb,
             "metric": values[index],
