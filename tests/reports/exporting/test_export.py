@@ -109,7 +109,7 @@ def test_a_ragged_model_comes_with_its_code(run: RunRecord, tmp_path: Path, exis
     if exists:
         out.mkdir(parents=True)
     assert export(run, 3, out).folder == out
-    assert names(out) == FILES | {"pruned_bert.py", "packing.py"}
+    assert names(out) == FILES | {"pruned_bert.py", "packing.py", "position_bias.py"}
     assert (out / "architecture.json").read_text() == RAGGED.to_json()
     assert names(out.parent) == {"my-model"}
 
