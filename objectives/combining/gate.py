@@ -22,6 +22,9 @@ from objectives.combining.members import enough
 
 _TESTS = ((0.5, 0.04), (2.0, 0.005), (1.0, 0.005))
 """The caution of the choice and the chance to pass wrongly, of each test in turn."""
+_FOR_THREE = 1000
+"""Selection rows from which on three models are looked at: fewer do not tell which of hundreds of
+cascades is cheapest, and the wrong one fails (`benchmarks/results/gate.json`)."""
 _Place = tuple[float, float]
 """The mean cost of a row, and the threshold that leads to it."""
 
@@ -148,7 +151,7 @@ def _taken(
     fitted = [_fitted(pair, third) for pair in pairs]
     for test, (caution, chance) in enumerate(_TESTS):
         candidates = fitted
-        if test == 0:
+        if test == 0 and len(third) >= _FOR_THREE:
             candidates = [*fitted, *threefold(fitted, third)]
         elif test == len(_TESTS) - 1:
             candidates = [pair for pair in fitted if pair.large.number is None]
