@@ -21,10 +21,10 @@ _FILES = (
 def mpnet() -> str:
     """Folder of an MPNet: 12 layers, 768 wide, 109.5 M parameters, without a classifier.
 
-    It lies in MASKFRONT_MODELS, or in ~/.cache/maskfront; the parts are joined and unpacked once.
+    It lies in MASKFRONT_MODELS, or in runs/models; the parts are joined and unpacked once.
     Raises UserError where they are not installed, BadZipFile where one is damaged.
     """
-    models = Path(os.environ.get("MASKFRONT_MODELS", Path.home() / ".cache" / "maskfront"))
+    models = Path(os.environ.get("MASKFRONT_MODELS", "runs/models"))
     folder = models / _NAME
     if folder.is_dir():
         return str(folder)
