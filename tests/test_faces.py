@@ -1,4 +1,4 @@
-"""The one module that users import: its names, how little it loads, and what lies in its way."""
+"""The one package that users import: its names, how little it loads, and what lies in its way."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_settings_are_still_copied_and_sent_to_workers() -> None:
 
 def test_type_checkers_see_each_name_as_public() -> None:
     """They take a name imported `as` itself for one that a module gives on."""
-    tree = ast.parse((ROOT / "maskfront.py").read_text())
+    tree = ast.parse((ROOT / "maskfront" / "__init__.py").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = [alias for node in block.body for alias in node.names]  # type: ignore[attr-defined]
     assert sorted(alias.name for alias in seen) == maskfront.__all__
@@ -125,7 +125,8 @@ def test_what_an_import_loads(code: str, allowed: set[str]) -> None:
 
 def built(hook: str, project: Path, out: Path) -> zipfile.ZipFile:
     """A wheel of these packages, by a hook of the build backend that pip calls."""
-    for name in ("pyproject.toml", "README.md", "LICENSE", "maskfront.py", *PACKAGES, "studies"):
+    packages = ("maskfront", *PACKAGES, "studies")
+    for name in ("pyproject.toml", "README.md", "LICENSE", *packages):
         (project / name).symlink_to(ROOT / name)
     build = f"from setuptools import build_meta; build_meta.{hook}({str(out)!r})"
     subprocess.run(
@@ -140,10 +141,10 @@ def test_a_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
     for name in ("project", "out"):
         (tmp_path / name).mkdir()
     shipped = set(built("build_wheel", tmp_path / "project", tmp_path / "out").namelist())
-    packages = (*PACKAGES, "studies")
+    packages = ("maskfront", *PACKAGES, "studies")
     files = [file for package in packages for file in (ROOT / package).rglob("*.*")]
     wanted = {str(file.relative_to(ROOT)) for file in files if file.suffix != ".pyc"}
-    assert wanted | {"maskfront.py"} <= shipped
+    assert wanted <= shipped
     assert {f"{package}/py.typed" for package in packages} | {"reports/page/page.js"} <= wanted
 
 

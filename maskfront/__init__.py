@@ -108,7 +108,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from reports.speed import keep_speeds as keep_speeds
 
 
-_ROOT = Path(__file__).resolve().parent
+_ROOT = Path(__file__).resolve().parent.parent
 
 
 def _is_ours(package: str) -> bool:
