@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -22,7 +23,7 @@ from orchestrator.runs.results import UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import for_shell
 from reports.model_folders import kept_front, model_folder
-from reports.timings import timings_document
+from reports.timings import shape_text, timings_document
 
 if TYPE_CHECKING:
     from objectives.delivery.timings import Bench
@@ -62,6 +63,15 @@ class Speed:
         texts = "-texts" if self.texts else ""
         unit = f"ms@{self.engine}-{self.device}-b{self.batch}{texts}-s{self.length}"
         return f"{unit} measured" if unit == self.counted else unit
+
+    @property
+    def unit_text(self) -> str:
+        """The unit in words."""
+        where = re.sub(r"-(\d+)threads$", r", \1 threads", self.device).replace(
+            " 1 threads", " 1 thread"
+        )
+        kind = " measured" if self.unit == self.counted else ""
+        return f"ms{kind} in {self.engine}, {shape_text(*self.shape)} ({where})"
 
     @property
     def shape(self) -> tuple[int, int, bool]:

@@ -107,7 +107,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
     if task.train is not None and task.train < len(rest):
         beyond, rest = _take(task, "train", task.train, rest, names)
         if task.unlabelled_split != task.split:
-            counts.leave_out(len(beyond), f"beyond train={task.train}")
+            counts.leave_out(len(beyond), f"more than the {task.train} to train on")
     elif task.train is not None and task.train > len(rest):
         raise UserError(
             f"task '{task.name}': train={task.train}, but only {len(rest)} rows are left "

@@ -89,8 +89,7 @@ def choice_of(
         f"The folder {folder} ({size / 1e6:.1f} MB) holds {done.what()}.",
         f"{done.worth(metric).capitalize()}.",
         gate,
-        f"python {folder}/classify.py < lines.txt prints a label a line, with onnxruntime, "
-        "tokenizers and numpy alone.",
+        f"python {folder}/classify.py < lines.txt",
     )
     written = (WRITTEN, done.what(), done.milliseconds, done.heldout_agreement)
     points = (*_candidates(members, rows), written)

@@ -142,12 +142,13 @@ def architectures_figure(run: RunRecord, kinds: list[KeptUnits]) -> go.Figure:
     """Draw a heat map of each kind, two side by side, the smallest model lowest."""
     rows = [f"{percent(trial.result.ratio)} (trial {trial.number})" for trial in run.front]
     lines = -(-len(kinds) // 2)
+    height = lines * (110 + min(28, 16 + 120 // len(rows)) * len(rows))
     figure = make_subplots(
         rows=lines,
         cols=2,
         shared_yaxes=True,
         horizontal_spacing=0.03,
-        vertical_spacing=0.16 / lines,
+        vertical_spacing=55 / (height - 90) if lines > 1 else 0,  # layers' numbers, and a title
         subplot_titles=[f"{units.unit} kept" for units in kinds],
     )
     for place, units in enumerate(kinds):
@@ -179,7 +180,7 @@ def architectures_figure(run: RunRecord, kinds: list[KeptUnits]) -> go.Figure:
     figure.update_yaxes(type="category", showgrid=False, automargin=True)
     theme.lay_out(
         figure,
-        height=lines * (110 + min(28, 16 + 120 // len(rows)) * len(rows)),
+        height=height,
         margin={"l": 20, "r": 20, "t": 40, "b": 50},
         legend=None,
         coloraxis={**_COLOURS, "colorbar": _BAR},

@@ -94,8 +94,8 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
     theme.lay_out(
         figure,
         height=380,
-        xaxis=theme.x_axis("target ratio", tickformat=".0%"),
-        yaxis=theme.axis("reached ratio", tickformat=".0%"),
+        xaxis=theme.x_axis("target ratio", tickformat=".2~%"),
+        yaxis=theme.axis("reached ratio", tickformat=".2~%"),
     )
     return Panel(
         name="target",
@@ -128,7 +128,12 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
                 row=1,
                 col=column,
             )
-        figure.update_xaxes(theme.x_axis(knob, **theme.knob_axis(spaces[knob])), row=1, col=column)
+        values = [
+            trial.knobs[knob] for of_run in left for trial, _ in of_run if knob in trial.knobs
+        ]
+        axis = theme.x_axis(knob, **theme.knob_axis(spaces[knob], values))
+        figure.update_xaxes(axis, row=1, col=column)
+        figure.update_xaxes(title_text=theme.in_lines(knob, len(knobs)), row=1, col=column)
     figure.update_yaxes(**theme.AXIS, tickformat="+.2~%")
     figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)
     theme.lay_out(figure, height=300, legend=None)

@@ -47,12 +47,22 @@ def front_figure(overlay: Overlay) -> go.Figure:
     # By itself an axis would make room for the words.
     drawn = [x for trace in figure.data for x in trace.x if x is not None]
     costs = {"tickformat": ".0%", "range": [0, 1.05 * max(drawn, default=1.0)]}
-    if overlay.wide:  # ticks at 1, 2 and 5 of each power of ten
-        ends = [math.log10(min(drawn)) - 0.05, math.log10(max(drawn)) + 0.05]
-        costs = {"type": "log", "dtick": "D2", "tickformat": "~%", "range": ends}
-    heights = theme.DIVERGENCE_AXIS if overlay.by_divergence else {}
+    if overlay.wide:
+        ends = [math.log10(min(drawn)) - 0.05, math.log10(max(1, *drawn)) + 0.05]
+        costs = {
+            "type": "log",
+            "tickvals": theme.log_ticks(min(drawn), 1),
+            "tickformat": "~%",
+            "range": ends,
+        }
+    heights: dict[str, Any] = {}
+    if overlay.by_divergence:
+        heights = {**theme.DIVERGENCE_AXIS}
+        if near := [y for trace in figure.data for y in trace.y if y]:  # room for a tick
+            heights["range"] = [math.log10(min(near) / 2), math.log10(2 * max(near))]
+    height = f"{overlay.objective_name}, selection split"
     if overlay.relative:
-        heights = {"tickformat": ".0%"}
+        heights, height = {"tickformat": ".0%"}, "share of the unpruned model's"
     theme.lay_out(
         figure,
         height=480 + 40 * (len(overlay.runs) - 1),
@@ -60,7 +70,7 @@ def front_figure(overlay: Overlay) -> go.Figure:
         xaxis=theme.x_axis(
             f"{overlay.cost_name}, unpruned{student} = 100%{unit}", rangemode="tozero", **costs
         ),
-        yaxis=theme.axis(f"{overlay.objective_name}, selection split", **heights),
+        yaxis=theme.axis(height, **heights),
     )
     return figure
 
@@ -189,8 +199,12 @@ class _Drawing:
 
     def _name_recommended(self, view: ParetoView) -> None:
         """Write beside the models to look at first what they are."""
-        for place, row in enumerate(recommendations(view)):
+        rows = recommendations(view)
+        costs = [trial.result.ratio for trial in view.front] + [min(1, self.run.unpruned.ratio)]
+        middle = math.sqrt(min(costs) * max(costs)) if self.overlay.wide else max(costs) / 2
+        for place, row in enumerate(rows):
             result = row.trial.result
+            right = result.ratio > middle
             height = self._height(result.value())
             if self.overlay.by_divergence:  # words stand on a logarithmic axis by the power of ten
                 if height == 0:
@@ -199,11 +213,12 @@ class _Drawing:
             self.figure.add_annotation(
                 x=math.log10(result.ratio) if self.overlay.wide else result.ratio,
                 y=height,
-                text=theme.plain(", ".join(row.reasons)),
+                text=theme.plain(row.reasons[0]),
                 showarrow=True,
                 arrowhead=0,
                 arrowwidth=1,
-                ax=24,
+                ax=-24 if right else 24,  # towards the middle, where there is room
+                xanchor="right" if right else "left",
                 ay=44 + 22 * place,  # below one another where their points are near
                 font={"size": 12},
             )

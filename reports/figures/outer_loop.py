@@ -24,7 +24,9 @@ from reports.overlay import Overlay
 Steps = Sequence[tuple[float, float]]
 """A step curve: where it steps, rising, and how high it is from there on."""
 FEWEST = 10
-"""Finished trials below which an importance would be noise."""
+"""Finished trials below which an importance, or how the front grew, would be noise."""
+_SHOWN = 40
+"""Finished trials below which the page shows no importance: it may contradict the trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +173,15 @@ def knob_panel(overlay: Overlay) -> Panel | None:
                     row=row,
                     col=column,
                 )
-        figure.update_xaxes(theme.AXIS | theme.knob_axis(distribution), col=column)
+        values = [
+            trial.knobs[knob]
+            for run in overlay.runs
+            for trial in run.finished
+            if knob in trial.knobs
+        ]
+        figure.update_xaxes(theme.AXIS | theme.knob_axis(distribution, values), col=column)
         figure.update_xaxes(theme.x_axis(knob), row=2, col=column)
+        figure.update_xaxes(title_text=theme.in_lines(knob, len(spaces)), row=2, col=column)
     figure.update_yaxes(theme.AXIS)
     figure.update_yaxes(title={"text": theme.plain(overlay.objective_name)}, row=1, col=1)
     if overlay.by_divergence:
@@ -189,13 +198,14 @@ def knob_panel(overlay: Overlay) -> Panel | None:
 
 
 def joined_space(overlay: Overlay) -> dict[str, BaseDistribution]:
-    """The knobs of all runs, each with what holds its values in all of them."""
+    """The knobs of finished trials, each with what holds its values in all runs."""
     named: dict[str, list[BaseDistribution]] = {}
+    drawn = {name for run in overlay.runs for trial in run.finished for name in trial.knobs}
     for run in overlay.runs:
         for name, distribution in run.space.items():
             named.setdefault(name, []).append(distribution)
     joined = {name: _joined(distributions) for name, distributions in named.items()}
-    return {name: distribution for name, distribution in joined.items() if distribution}
+    return {name: space for name, space in joined.items() if space and name in drawn}
 
 
 def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | None:
@@ -226,12 +236,12 @@ def knob_points(
 
 def outer_section(overlay: Overlay) -> Section | None:
     """All that tells how the outer loop went; None before the first trial has finished."""
-    histories = [hypervolume(run) for run in overlay.runs]
-    if not any(history.shares for history in histories):
+    if not any(run.finished for run in overlay.runs):
         return None
+    histories = [hypervolume(run) for run in overlay.runs]
     sentences = []
     for name, history in zip(overlay.names, histories, strict=True):
-        if history.shares:
+        if len(history.shares) >= FEWEST:
             final = history.shares[-1]
             good = next(n for n, share in enumerate(history.shares, 1) if share >= 0.99 * final)
             prefix = f"{name}: the" if overlay.several else "The"
@@ -239,9 +249,10 @@ def outer_section(overlay: Overlay) -> Section | None:
                 f"{prefix} front covers {final:.1%} of the ideal. "
                 f"It had 99% of that after {good} of {len(history.shares)} finished trials."
             )
-    others = (_importance_panel(overlay), knob_panel(overlay))
-    panels = (*_hypervolume_panels(overlay, histories), *filter(None, others))
-    return Section("outer", "How the outer loop went", tuple(sentences), panels)
+    grown = _hypervolume_panels(overlay, histories) if sentences else []
+    panels = (*grown, *filter(None, (_importance_panel(overlay), knob_panel(overlay))))
+    title = "How the outer loop went"
+    return Section("outer", title, tuple(sentences), panels) if panels else None
 
 
 def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[Panel]:
@@ -306,7 +317,7 @@ def _staircases(
         height=320,
         showlegend=overlay.several,
         xaxis=theme.x_axis(title, rangemode="tozero"),
-        yaxis=theme.axis("hypervolume, share of the ideal", tickformat=".0%"),
+        yaxis=theme.axis("share of the ideal", tickformat=".0%"),
     )
     return figure
 
@@ -314,6 +325,8 @@ def _staircases(
 def _importance_panel(overlay: Overlay) -> Panel | None:
     figure = go.Figure()
     for place, run in enumerate(overlay.runs):
+        if len(run.finished) < _SHOWN:
+            continue
         prefix, colour = overlay.prefix(place), theme.run_style(place)["color"]
         for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
@@ -331,8 +344,6 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
     if not figure.data:
         return None
     bars = max(len(trace.y) for trace in figure.data)
-    few = min(len(run.finished) for run in overlay.runs) < 5 * FEWEST
-    hint = " With so few trials this is only a hint." if few else ""
     theme.lay_out(
         figure,
         height=140 + 26 * bars * len(figure.data),
@@ -344,5 +355,5 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
         title="Which knob mattered",
         figure=figure,
         caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
-        f"best 10% of an objective; the bars of one objective and method sum to 100%.{hint}",
+        "best 10% of an objective; the bars of one objective and method sum to 100%.",
     )

@@ -1,5 +1,6 @@
 """The share of the FLOPs against the measured speed-up, for the models of a front."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import plotly.graph_objects as go
@@ -134,11 +135,15 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
             ],
             hovertemplate="%{text}<br>%{y:.2f} times as fast at %{x:.1%} of the FLOPs",
         )
-    ticks = [0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20]
+    times = [model.speed_up for speed in speeds for model in speed.models.values()]
+    low, high = 0.8 * min(1, *times), 1.25 * max(1, *times)
+    ends = [math.log10(low), math.log10(high)]  # as the FLOPs may be far beyond
     theme.lay_out(
         figure,
         height=400 + 8 * len(speeds),  # the legend takes its place from the axes
         xaxis=theme.x_axis("FLOPs ratio", tickformat=".0%"),
-        yaxis=theme.axis("times as fast", type="log", tickvals=ticks),
+        yaxis=theme.axis(
+            "times as fast", type="log", tickvals=theme.log_ticks(low, high), range=ends
+        ),
     )
     return figure

@@ -3,6 +3,7 @@ panels."""
 
 import html
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,8 @@ class Section:
     sentences: tuple[str, ...]
     """Sentences on what the panels show."""
     panels: tuple[Panel, ...]
+    commands: tuple[str, ...] = ()
+    """Commands to copy, below the sentences."""
 
 
 def lay_out(figure: go.Figure, *, height: int, top: int = 20, **own: Any) -> None:
@@ -86,7 +89,7 @@ def lay_out(figure: go.Figure, *, height: int, top: int = 20, **own: Any) -> Non
 
 def axis(title: str, **style: Any) -> dict[str, Any]:
     """An axis with a title."""
-    return {**AXIS, "title": {"text": plain(title)}, **style}
+    return {**AXIS, "title": {"text": plain(title), "font": {"size": 13}}, **style}
 
 
 def spacing(columns: int) -> float:
@@ -96,7 +99,24 @@ def spacing(columns: int) -> float:
 
 def x_axis(title: str, **style: Any) -> dict[str, Any]:
     """A horizontal axis, whose title stands clear of the ticks."""
-    return {**AXIS, "title": {"text": plain(title), "standoff": 8}, **style}
+    return axis(title, **style) | {"title": {"text": plain(title), "standoff": 8}}
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Ticks at 1, 2 and 5 of each power of ten; over more than two powers at 1 alone."""
+    digits = (1, 2, 5) if high < 100 * low else (1,)
+    ticks = [digit * 10.0**power for power in range(-9, 10) for digit in digits]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def in_lines(name: str, columns: int) -> str:
+    """A name broken at its dots and underscores, for one of this many panels side by side."""
+    widest, texts = max(8, 90 // columns), [""]
+    for part in re.split(r"(?<=[._])(?=.)", name):
+        if texts[-1] and len(texts[-1] + part) > widest:
+            texts.append("")
+        texts[-1] += part
+    return lines(texts)
 
 
 def interval_bars(points: Iterable[Iterable[float]]) -> dict[str, Any]:
@@ -122,12 +142,12 @@ def _shifted(place: int) -> int:
     return (place + place // len(RUN_COLOURS)) % len(RUN_COLOURS)
 
 
-def knob_axis(distribution: BaseDistribution | None) -> dict[str, Any]:
-    """The axis of a knob that is drawn from this distribution."""
+def knob_axis(distribution: BaseDistribution | None, values: Iterable[Any]) -> dict[str, Any]:
+    """The axis of a knob that is drawn from this distribution, for the values of trials."""
     if isinstance(distribution, CategoricalDistribution):
         return {"type": "category"}
     if getattr(distribution, "log", False):
-        low, high = distribution.low, distribution.high  # type: ignore[union-attr]
+        low, *_, high = sorted([*values] * 2 or [1.0, 1.0])
         ticks = [low, math.sqrt(low * high), high]  # no range: with shared axes Plotly forgets all
         return {"type": "log", "tickvals": ticks, "tickformat": ".2~g"}
     return {"nticks": 4}

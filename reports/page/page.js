@@ -19,6 +19,8 @@ const config = {
   modeBarButtonsToRemove: ["select2d", "lasso2d"],
 };
 
+const wordsOf = (unit) => data.words[unit] ?? unit;
+
 /* An element with attributes and children; text is only ever text. */
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -84,7 +86,7 @@ async function switchAxis(unit) {
   });
   plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range], format: plot.layout.xaxis.tickformat };
   const axis = unit
-    ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": escapeMarkup(unit), "xaxis.tickformat": ".3~s", "xaxis.autorange": true }
+    ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": escapeMarkup(wordsOf(unit)), "xaxis.tickformat": unit.startsWith("ms@") ? ".3~r" : ".3~s", "xaxis.autorange": true }
     : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": plot.own.format, "xaxis.range": plot.own.range };
   Plotly.update(
     plot,
@@ -125,7 +127,7 @@ function openCard(run, number) {
   if (trial.curve) drawCurve(card, trial);
   if (trial.metric !== undefined) {
     const command = `${data.runs[run].export} --trial ${number} --out my-model`;
-    card.append(make("p", {}, make("code", {}, command)));
+    card.append(copied(make("p", { class: "command" }, make("code", {}, command))));
   }
   if (trial.folder) card.append(artifacts(trial));
   card.hidden = false;
@@ -156,7 +158,7 @@ function facts(run, trial) {
       ["held out", withInterval(trial.heldout_metric, trial.heldout_interval)],
       [`${data.cost} ratio`, trial.ratio.toFixed(4)],
       ["target ratio", `${trial.target_ratio.toFixed(4)} ± ${(100 * trial.tolerance).toPrecision(3)}%`],
-      ...Object.entries({ ...trial.sizes, ...trial.latencies }).map(([unit, size]) => [unit, size.toLocaleString("en")]),
+      ...Object.entries({ ...trial.sizes, ...trial.latencies }).map(([unit, size]) => [wordsOf(unit), size.toLocaleString("en")]),
     );
     for (const [engine, served] of Object.entries(trial.engines ?? {})) {
       rows.push([`MB in ${engine}`, served.megabytes.toFixed(1)]);
@@ -245,12 +247,47 @@ function openFromAddress() {
 }
 
 /* Tables and downloads. */
+function copied(line) {
+  const code = line.querySelector("code");
+  const button = make("button", { type: "button", "aria-label": `Copy ${code.textContent}` }, "Copy");
+  button.addEventListener("click", async () => {
+    try { await navigator.clipboard.writeText(code.textContent); }
+    catch { getSelection().selectAllChildren(code); document.execCommand("copy"); } // refused
+    button.textContent = "Copied";
+  });
+  line.append(button);
+  return line;
+}
+
+/* Numbers by size, text by the alphabet, what is empty last; a second click turns the order. */
+function sortable(table) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, place) => {
+    const button = make("button", { type: "button", class: "sort" }, ...head.childNodes);
+    head.append(button);
+    const keyOf = (row) => row.cells[place].textContent.trim();
+    button.addEventListener("click", () => {
+      const turned = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", turned > 0 ? "ascending" : "descending");
+      const body = table.tBodies[0];
+      body.append(...[...body.rows].sort((one, other) => {
+        const [a, b] = [keyOf(one), keyOf(other)];
+        if (!a || !b) return !a - !b;
+        const [x, y] = [a, b].map((text) => parseFloat(text.replaceAll(",", "")));
+        return turned * (isNaN(x) || isNaN(y) ? isNaN(x) - isNaN(y) || a.localeCompare(b) : x - y);
+      }));
+    });
+  });
+  return table;
+}
+
 function tableOf(caption, columns, rows) {
   const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)));
   const body = rows.map((row) =>
     make("tr", {}, ...row.map((cell, place) =>
       place ? make("td", {}, String(cell ?? "")) : make("th", { scope: "row" }, String(cell ?? "")))));
-  const table = make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body));
+  const table = sortable(make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body)));
   return make("div", { class: "wide tall", role: "region", tabindex: "0", "aria-label": caption }, table);
 }
 
@@ -325,6 +362,8 @@ async function showNumbers(details) {
 /* What the reader does. */
 for (const details of document.querySelectorAll("details.data"))
   details.addEventListener("toggle", () => showNumbers(details));
+document.querySelectorAll("p.command").forEach(copied);
+document.querySelectorAll("table[data-sortable]").forEach(sortable);
 for (const button of document.querySelectorAll("button.trial"))
   button.addEventListener("click", () => openCard(...placeOf(button.value)));
 byId("axis").addEventListener("change", (event) => switchAxis(event.target.value));

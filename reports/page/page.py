@@ -59,6 +59,7 @@ def document(
         "cost": overlay.cost_name,
         "units": list(overlay.units),
         "latencies": latency_units(speeds),
+        "words": {speed.unit: speed.unit_text for of_run in speeds for speed in of_run},
         "beside": _beside(speeds, overlay.runs[0].bits),
         "runs": [
             {
@@ -205,6 +206,7 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
         # Null for numbers that JSON does not have.
         document=json.loads(json.dumps(data), parse_constant=lambda _: None),
         latencies=latency_axes(speeds, together.runs[0].bits),
+        words=data["words"],
         unscored=[part for part, is_scored in zip(parts, scored, strict=True) if not is_scored],
         fastest=lambda part, trial: fastest(part["record"], alike[part["place"]], trial),
         timed=None if shape is None else shape_text(*shape),

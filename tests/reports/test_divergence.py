@@ -13,6 +13,7 @@ import pytest
 from orchestrator.errors import RunError
 from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
 from reports.choice import choose
+from reports.figures import outer_loop
 from reports.figures.front import front_figure
 from reports.figures.outer_loop import hypervolume, importances, outer_section
 from reports.overlay import overlay
@@ -84,12 +85,15 @@ def test_the_figure_draws_divergences_on_a_logarithmic_axis(lucky_run: RunRecord
         "divergence, selection split",
     )
     words = {note.text: note.y for note in figure.layout.annotations}
-    assert words == {"knee": math.log10(0.04), "recommended, cheapest within 3%": math.log10(0.3)}
+    assert words == {"knee": math.log10(0.04), "recommended": math.log10(0.3)}
     nothing = front_figure(overlay([compared(lucky_run, dict.fromkeys(FAR, 0.0))]))
     assert not nothing.layout.annotations
 
 
-def test_the_hypervolume_is_counted_from_a_divergence_of_one(lucky_run: RunRecord) -> None:
+def test_the_hypervolume_is_counted_from_a_divergence_of_one(
+    lucky_run: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outer_loop, "FEWEST", 1)
     run = compared(lucky_run, FAR)
     by_hand = 0.3 * (1 - 0.3) + 0.3 * (1 - 0.04) + 0.2 * (1 - 0.02)
     assert hypervolume(run).shares[-1] == pytest.approx(by_hand)

@@ -24,6 +24,7 @@ from orchestrator.runs.records import RunRecord, load_optuna_study
 from reports.curves import Curve
 from reports.figures.budget import budget_section
 from reports.figures.outer_loop import (
+    FEWEST,
     area,
     hypervolume,
     importances,
@@ -84,7 +85,7 @@ def test_the_caption_says_where_the_reference_point_is(
     unpruned: float, worst: float, said: str, make_run: Any, make_trial: Any
 ) -> None:
     """A correlation may be below 0. A model that is better covers more than the ideal."""
-    base = make_run([make_trial(0, 100_000, unpruned + 0.5)])
+    base = make_run([make_trial(n, 100_000, unpruned + 0.5) for n in range(FEWEST)])
     run = replace(base, unpruned=replace(base.unpruned, metric=unpruned))
     assert reference_point(run.unpruned.metric) == (worst, 1.0)
     assert hypervolume(run).shares[-1] > 1
@@ -196,3 +197,17 @@ def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any
     axes = {axis.title.text: axis.type for axis in steering.select_xaxes()}
     assert axes["weight"] != "log", "0 would vanish"
     assert "odd" not in axes
+
+
+def test_few_trials_tell_nothing_of_the_outer_loop() -> None:
+    """Fewer than ten say little of how the front grew, fewer than forty of which knob matters."""
+    panels = {}
+    for trials in (9, 39, 40):
+        section = outer_section(overlay([many_run(trials)]))
+        assert section is not None
+        panels[trials] = [panel.name for panel in section.panels]
+        assert bool(section.sentences) == (trials > 9)
+    grown = ["hypervolume-trials", "hypervolume-seconds"]
+    assert panels[9] == ["slices"]
+    assert panels[39] == [*grown, "slices"]
+    assert panels[40] == [*grown, "importance", "slices"]

@@ -44,8 +44,8 @@ def test_rows_that_are_left_out_are_counted_by_reason() -> None:
         task_of([*ROWS, *again, *other, ("", "no"), ("a", None)], train=20, drop_missing=True)
     ).read == (
         "67 rows read; left out: 2 without a text or a label, 5 of equal text (2 of these with "
-        "another label than the first), 16 beyond train=20; train 20, alpha 6, selection 8, "
-        "held out 10"
+        "another label than the first), 16 more than the 20 to train on; "
+        "train 20, alpha 6, selection 8, held out 10"
     )
 
 

@@ -21,12 +21,13 @@ def test_a_choice_is_kept_and_damage_is_refused(mixed_run: RunRecord, tmp_path: 
         (WRITTEN, "it", 0.2, 0.9),
     )
     CompressChoice(
-        sentences=("It is here.", "It is good.", "It passes.", "Serve it."), points=points, files=()
+        sentences=("It is here.", "It is good.", "It passes.", "serve it"), points=points, files=()
     ).keep(run)
     shown = compressed_section(run)
     assert shown is not None
     answer, section = shown
-    assert (answer, section.sentences) == ("It is here. It is good.", ("It passes.", "Serve it."))
+    assert (answer, section.sentences[0]) == ("It is here. It is good.", "It passes.")
+    assert section.commands == ("serve it",)
     alone, _, written = section.panels[0].figure.data
     assert (list(alone.x), list(written.y)) == ([0.2, 0.5], [0.9])
     file = tmp_path / "compressed.json"

@@ -429,3 +429,30 @@ def test_a_live_page_reloads_when_it_is_asked_to(
     write_report([mixed_run], path)
     page.wait_for_selector("#follow", state="detached", timeout=30_000)
     assert tab.seen == []
+
+
+@pytest.mark.slow
+def test_tables_are_sorted_and_commands_copied(
+    page_path: Path, stored_run: RunRecord, open_tab: OpenTab
+) -> None:
+    tab = open_tab(width=400)
+    page = tab.open_report(page_path)
+    table = page.locator("#front-section table[data-sortable]").first
+    heads = table.locator("th[scope=col]")
+    place = heads.all_inner_texts().index("FLOPs ratio")
+    ratios = [*sorted(trial.result.ratio for trial in stored_run.front if trial.result), 1.0]
+    for order, wanted in (("ascending", ratios), ("descending", ratios[::-1])):
+        heads.nth(place).locator("button").click()
+        assert heads.nth(place).get_attribute("aria-sort") == order
+        cells = table.locator(f"tbody tr > :nth-child({place + 1})").all_inner_texts()
+        assert [float(cell) for cell in cells if "to" not in cell] == pytest.approx(
+            wanted, abs=1e-4
+        )
+    command = page.locator("#start .command").first
+    button = command.locator("button")
+    button.click()
+    page.wait_for_function("(one) => one.textContent === 'Copied'", arg=button.element_handle())
+    box = command.locator("code").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 400
+    assert tab.seen == []

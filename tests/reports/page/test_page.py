@@ -126,8 +126,8 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert "tiny: accuracy against FLOPs Take trial 0: at 70% of the FLOPs it keeps 100.0%" in text
     assert "Trials: 7, of which 3 finished, 1 outside budget, 2 failed, 1 running." in text
     worth = "0.8900 0.870 to 0.910 0.8800 0.860 to 0.900"
-    assert f"cheapest within 3% 0 70% 98.9% {worth} maskfront export runs/tiny" in text
-    assert "maskfront export runs/tiny --trial 0 --out my-model" in text
+    assert f"cheapest within 3% 0 70% 98.9% {worth}" in text
+    assert "recommended maskfront export runs/tiny --trial 0 --out my-model" in text
     assert "failed: all units closed" in text
     assert "Rows, labels and teacher 96 rows read labels 'B' and 'b' differ in case" in text
     assert "one sequence of 16 tokens" in text
@@ -328,7 +328,7 @@ def test_no_text_breaks_out_of_the_page(mixed_run: RunRecord, tmp_path: Path) ->
 def test_a_hostile_knob_is_text_in_every_figure(
     make_many: Callable[..., RunRecord], tmp_path: Path
 ) -> None:
-    run = make_many(20)
+    run = make_many(40)
     definition = {name.replace("mode", HOSTILE): text for name, text in run.definition.items()}
     trials = [
         replace(t, knobs={HOSTILE if k == "mode" else k: v for k, v in t.knobs.items()})
