@@ -1,4 +1,5 @@
-# make demo  runs the quickstart study; make test  runs the tests, make test-all  the slow ones too.
+# make demo  runs the quickstart study; make test  runs the tests, make test-all  the slow ones too,
+# make test-oldest  some of them with the oldest versions that pyproject.toml allows.
 # All set up .venv first; make install  does no more than that; make docs  builds the documentation
 # into site/.
 
@@ -6,7 +7,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test test-all matrix soak lint docs clean
+.PHONY: install demo test test-all test-oldest matrix soak lint docs clean
 
 install: .venv/installed
 
@@ -18,6 +19,24 @@ test: .venv/installed-test
 
 test-all: .venv/installed-test
 	$(PYTEST)
+
+# The built wheel in an environment of its own, from a folder without the checkout.
+OLDEST = build/oldest
+test-oldest:
+	rm -rf build
+	mkdir -p $(OLDEST)/elsewhere
+	$(PYTHON) -m venv $(OLDEST)/venv
+	$(OLDEST)/venv/bin/pip install --quiet -c constraints-oldest.txt torch
+	$(OLDEST)/venv/bin/pip wheel --quiet --no-deps --wheel-dir $(OLDEST) .
+	rm -rf maskfront.egg-info
+	$(OLDEST)/venv/bin/pip install --quiet -c constraints-oldest.txt \
+		"$$(echo $(OLDEST)/maskfront-*.whl)[onnx]" pytest pytest-timeout hypothesis
+	cp -r tests pyproject.toml $(OLDEST)/elsewhere
+	cd $(OLDEST)/elsewhere && ../venv/bin/python -m pytest -W default -m "not slow" \
+		tests/objectives/delivery/test_deployed.py tests/objectives/students/bert/test_exporting.py \
+		tests/objectives/text/test_roles.py tests/objectives/text/test_text_files.py \
+		tests/orchestrator/test_study.py tests/orchestrator/command/test_run.py \
+		tests/reports/page/test_page.py
 
 # Each method beside each cost, precision and kind of answers; MATRIX=pairs for fewer.
 matrix: .venv/installed-test
@@ -59,4 +78,4 @@ docs: .venv/installed-docs
 	touch $@
 
 clean:
-	rm -rf .venv site
+	rm -rf .venv site build

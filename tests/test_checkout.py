@@ -11,6 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import maskfront
 
@@ -52,6 +54,19 @@ def test_every_direct_dependency_is_pinned() -> None:
         if "==" in line
     }
     assert named - {project["name"]} == pinned
+
+
+def test_each_lower_bound_is_tested() -> None:
+    """All but torch's: the index has older builds of it for CUDA alone."""
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    oldest = dict(line.split("==") for line in lines if "==" in line)
+    project = PYPROJECT["project"]
+    for text in (*project["dependencies"], *project["optional-dependencies"]["onnx"]):
+        requirement = Requirement(text)
+        (low,) = [Version(one.version) for one in requirement.specifier if one.operator == ">="]
+        tested = Version(oldest.pop(requirement.name))
+        assert low == tested or (requirement.name == "torch" and low < tested), text
+    assert oldest == {}
 
 
 def test_the_readme_opens_with_a_picture_and_the_two_commands() -> None:
