@@ -30,8 +30,6 @@ class Rival(NamedTuple):
 TABLE = {  # in the words of the table
     "teacher": "MiniLM-L6, fine-tuned on 4,000 tweets",
     "teacher, int8": "the same in int8 (onnxruntime)",
-    "torch.onnx.export, quantize_dynamic": "`torch.onnx.export` and `quantize_dynamic`",
-    "CTranslate2, int8": "CTranslate2, int8",
     "compress, gate of agreement": "**`compress`**, 95% of the answers",
     "compress, gate of metric": "**`compress`**, 98% of the accuracy",
     "model2vec, teacher's answers": "model2vec, trained on MiniLM's answers",
@@ -62,7 +60,7 @@ def rivals() -> dict[str, Rival]:
 
 def seeds_of(found: dict[str, Rival]) -> str:
     """Say how many seeds a mean has."""
-    (count,) = {found[name].seeds for name in TABLE}
+    (count,) = {found[name].seeds for name in FIGURE}
     return {1: "one seed", 2: "mean of two seeds", 3: "mean of three seeds"}[count]
 
 
