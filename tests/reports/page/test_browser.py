@@ -307,10 +307,10 @@ def test_downloads_hold_the_numbers(
     for name in ("front", "consensus", "slices"):
         details = page.locator(f"details[data-figure={name}]")
         details.locator("summary").click()
-        table = download(details.locator("button"))
+        table = download(details.locator(".tools button"))
         shown = details.locator("tbody tr").count()
         assert len(table.splitlines()) == shown + 1
-    text = download(page.locator("details[data-figure=front] button"))
+    text = download(page.locator("details[data-figure=front] .tools button"))
     front = list(csv.DictReader(text.splitlines()))
     low = [float(row["low"]) for row in front if row["series"] == "front"]
     results = [t.result for t in stored_run.front if t.result]
