@@ -1,4 +1,4 @@
-"""One model, a cascade of two, or an ensemble: the cheapest for an aim."""
+"""One model, a cascade, or an ensemble: the cheapest for an aim."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def row_of(cheapest: Any, unpruned: Cascade) -> Row:
 
 
 class Cascades(Benchmark[Workbench]):
-    """Which is fastest at equal answers: a model, a cascade of two, or an ensemble?
+    """Which is fastest at equal answers: a model, a cascade, or an ensemble?
 
     An aim is an agreement with the unpruned model in the same precision, or its metric less half a
     point or one. Costs are milliseconds of one thread from text to label, one text a call.

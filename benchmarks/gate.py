@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Benchmark, Row, print_table
 from maskfront import load_run
-from objectives.combining.cascade import pairs_of, threefold
+from objectives.combining.cascade import pairs_of
 from objectives.combining.gate import cheapest_agreeing
 from objectives.combining.members import GateRows as Judges
 from objectives.combining.members import Member
@@ -112,7 +112,7 @@ def of_gates(pool: Pool, rows: int, draws: int) -> list[Row]:
         pairs = list(pairs_of(members, judges))
         for key in keys:
             gate, most = key
-            with patch("objectives.combining.gate.threefold", threefold if most == 3 else _none):
+            with patch("objectives.combining.cascade._FOR_THREE", 0 if most == 3 else np.inf):
                 cascade = cheapest_agreeing(pairs, gate)
             if cascade is not None:
                 broken[key] += cascade.heldout_agreement < gate
@@ -126,10 +126,6 @@ def of_gates(pool: Pool, rows: int, draws: int) -> list[Row]:
         }
         for key in keys
     ]
-
-
-def _none(*_: Any) -> list[Any]:
-    return []
 
 
 def redrawn(pool: Pool, drawn: Drawn, folder: Path) -> ParetoView:

@@ -155,7 +155,7 @@ class FrozenEncoder:
 
     def __call__(self, texts: Sequence[str], batch: int = 32) -> Answers:
         shares = self.head.predict_proba(self.embed(texts, batch))
-        answers = shares.argmax(-1)
+        answers = self.head.classes_[shares.argmax(-1)]
         unsure = np.flatnonzero(shares.max(-1) < self.sure)
         if len(unsure):
             answers[unsure] = self.asks([texts[row] for row in unsure])
@@ -178,7 +178,7 @@ def frozen_encoders(
     shares = head.predict_proba(states[judging])
     best = shares.max(-1)
     order = np.argsort(-best)
-    wrong = np.cumsum((shares.argmax(-1) != labels[judging])[order])
+    wrong = np.cumsum((head.classes_[shares.argmax(-1)] != labels[judging])[order])
     seconds = time.perf_counter() - began
     for share in (0.95, 0.98, 0.99):
         local = np.flatnonzero(wrong <= (1 - share) * len(order))

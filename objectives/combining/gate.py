@@ -4,9 +4,9 @@ To choose the cheapest of many is to choose the luckiest, too. So a third of the
 chooses the pair of models, the large one of which may be a cascade itself, and the others, which
 had no part in that, choose its threshold. Of the pair the thresholds are tested from the one that
 defers all rows downwards, until one fails: so the confidence holds although many are tested (fixed
-sequence testing, Angelopoulos et al. 2021). Where the large model itself fails, a pair of two with
-another one is tested, which is the cheapest by a more cautious choice, and at last one with the
-unpruned model: the tests share the 5%. A model alone is a cascade of it that defers nothing.
+sequence testing, Angelopoulos et al. 2021). Where the large model itself fails, a pair of two is
+tested, which is the cheapest by a more cautious choice, and at last one with the unpruned model:
+the tests share the 5%. A model alone is a cascade of it that defers nothing.
 """
 
 import math
@@ -22,9 +22,6 @@ from objectives.combining.members import enough
 
 _TESTS = ((0.5, 0.04), (2.0, 0.005), (1.0, 0.005))
 """The caution of the choice and the chance to pass wrongly, of each test in turn."""
-_FOR_THREE = 1000
-"""Selection rows from which on three models are looked at: fewer do not tell which of hundreds of
-cascades is cheapest, and the wrong one fails (`benchmarks/results/gate.json`)."""
 _Place = tuple[float, float]
 """The mean cost of a row, and the threshold that leads to it."""
 
@@ -78,7 +75,7 @@ def cheapest_keeping(
         for deferred in (1.0, *reversed(SHARES), 0.0):
             threshold = pair.threshold(deferred)
             cost = pair.cost(threshold)
-            if cost >= below:
+            if cost >= below and deferred < 1:  # the large model must pass in any case
                 continue
             if value(pair, threshold) < least:
                 break
@@ -151,7 +148,7 @@ def _taken(
     fitted = [_fitted(pair, third) for pair in pairs]
     for test, (caution, chance) in enumerate(_TESTS):
         candidates = fitted
-        if test == 0 and len(third) >= _FOR_THREE:
+        if test == 0:
             candidates = [*fitted, *threefold(fitted, third)]
         elif test == len(_TESTS) - 1:
             candidates = [pair for pair in fitted if pair.large.number is None]

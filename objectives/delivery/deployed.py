@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -91,12 +92,11 @@ def write_classifier(
     """Write classifier.json and classify.py. Stages of one tokenizer share its file; `labels` are
     in the order of the outputs, None where the output is a number; a text may have `several`, each
     above its own probability if there are `thresholds`."""
-    first, *rest = stages
-    for stage in rest:
-        file, shared = (folder / of_stage["tokenizer"] for of_stage in (stage, first))
+    for earlier, stage in combinations(stages, 2):
+        file, shared = (folder / of_stage["tokenizer"] for of_stage in (stage, earlier))
         if file != shared and file.read_bytes() == shared.read_bytes():
             file.unlink()
-            stage["tokenizer"] = first["tokenizer"]
+            stage["tokenizer"] = earlier["tokenizer"]
     document: StageSettings = {"labels": labels, "several": several, "stages": list(stages)}
     if thresholds:
         document["thresholds"] = thresholds

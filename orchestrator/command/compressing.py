@@ -324,7 +324,7 @@ def _study(
     out: Path,
     max_length: int,
     seconds: float,
-    say: Say = lambda line: None,
+    say: Say,
 ) -> tuple[Study, int, float, list[str]]:
     """The study without trials, the texts that it uses, the seconds that the model needs to answer
     one, and a line that says why not all are used, if so. `judge`: label and metric of a gate that

@@ -213,7 +213,9 @@ class PrunedBertAttention(nn.Module):
         """`mask` is (B, 1, 1, S)."""
         context = hidden_BSD[..., :0]
         if self.heads:
-            if buckets_SS is not None:
+            if "position_bias" in self.self:
+                if buckets_SS is None:
+                    buckets_SS = buckets_of(hidden_BSD.shape[1], hidden_BSD.device)
                 mask = self.self["position_bias"](mask, buckets_SS)
             query, key, value = (
                 self.self[name](hidden_BSD).unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from objectives.combining import cascade as cascade_module
 from objectives.combining.cascade import (
     CONFIDENCES,
     Cascade,
@@ -122,11 +123,16 @@ def test_a_row_of_three_models_costs_those_that_it_asks() -> None:
     assert cascade.deferred == pytest.approx(0.3)
 
 
-def test_the_curve_of_three_models_has_what_each_threshold_gives() -> None:
+def test_the_curve_of_three_models_has_what_each_threshold_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     own, rows = three_members(rows=60)
+    assert list(threefold(list(pairs_of(own, rows)))) == [], "too few rows to choose among them"
+    monkeypatch.setattr(cascade_module, "_FOR_THREE", 60)
     pairs = list(pairs_of(own, rows))
-    triples = [pair for pair in threefold(pairs) if len(pair.large.stages) == 2]
+    triples = list(threefold(pairs))
     assert triples
+    assert all(len(pair.large.stages) == 2 for pair in triples)
     for pair in triples:
         curve = pair.curve()
         for threshold, cost, agreed in zip(
@@ -333,6 +339,31 @@ def test_the_metric_is_kept_with_confidence() -> None:
     assert paired.metric >= 0.98 * whole
     few, judges = members(rows=30)
     assert cheapest_keeping(list(pairs_of(few, judges)), 0.0, kept=0.98) is None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_order_of_pairs_does_not_choose(seed: int) -> None:
+    """Nor is a pair chosen for a cheap threshold whose large model, slow and worse, would fail."""
+    generator = np.random.default_rng(seed)
+    labels = {role: generator.integers(3, size=600) for role in ("select", "heldout")}
+
+    def model(number: int | None, cost: float, right: float) -> Member:
+        logits = {}
+        for role, classes in labels.items():
+            wrong = generator.random(600) > right
+            said = np.where(wrong, (classes + 1) % 3, classes)
+            sure = (3 - 2 * wrong)[:, None] * np.eye(3)[said]
+            logits[role] = sure + 0.5 * generator.normal(size=(600, 3))
+        return Member(number, cost, logits)
+
+    own = [model(0, 0.1, 0.93), model(1, 0.5, 0.8), model(None, 1.0, 0.975)]
+    original = {role: logits.argmax(-1) for role, logits in own[2].logits.items()}
+    rows = GateRows(metric="accuracy", labels=labels, original=original, classes=3)
+    pairs = list(pairs_of(own, rows))
+    forwards, backwards = (
+        cheapest_keeping(ordered, 0.0, kept=0.95) for ordered in (pairs, pairs[::-1])
+    )
+    assert forwards == backwards
 
 
 def test_a_large_model_that_costs_less_alone_is_taken_alone() -> None:

@@ -254,6 +254,20 @@ def test_each_of_three_is_asked_where_the_one_before_it_is_unsure(
     assert (classifier.asked, classifier.deferred) == (len(TEXTS), first.sum())
 
 
+@pytest.mark.parametrize(
+    ("contents", "shared"), [("AAA", "000"), ("ABB", "011"), ("ABA", "010"), ("ABC", "012")]
+)
+def test_stages_share_the_file_of_one_tokenizer(tmp_path: Path, contents: str, shared: str) -> None:
+    stages: list[dict[str, Any]] = [{"tokenizer": f"{place}.json"} for place in range(3)]
+    for stage, content in zip(stages, contents, strict=True):
+        (tmp_path / stage["tokenizer"]).write_text(content)
+    write_classifier(tmp_path, stages, LABELS)
+    written = json.loads((tmp_path / "classifier.json").read_text())["stages"]
+    assert [stage["tokenizer"] for stage in written] == [f"{place}.json" for place in shared]
+    left = {file.name for file in tmp_path.glob("?.json")}
+    assert left == {f"{place}.json" for place in shared}
+
+
 @given(order=st.permutations(range(20)), batch=st.integers(1, 25))
 def test_order_changes_no_batch(alone: Path, order: list[int], batch: int) -> None:
     """Rounded to int8, an answer depends on the texts that share its batch."""

@@ -184,6 +184,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
         tmp_path / "small",
         24,
         60,
+        print,
     )
     sizes = {role: len(own.labels) for role, own in load_text(study.task).roles.items()}
     assert texts == sum(sizes.values()) == 256 - 37

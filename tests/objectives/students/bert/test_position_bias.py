@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from objectives.engines.names import Engine
 from objectives.measures.bits import Bytes
 from objectives.measures.cost import Params
 from objectives.measures.evaluate import count_parameters
+from objectives.methods.mrem import _through
 from objectives.problem import Problem
 from objectives.students.bert.architecture import FULL_BITS, SPACES_OF_LAYERS, BertArchitecture
 from objectives.students.bert.cutting import cut
@@ -80,6 +82,20 @@ def test_a_mask_of_bools_is_a_mask_to_be_added(kind: str) -> None:
     added = bias(mask, buckets_of(3, seen.device))
     assert added[0, :, 1, :2].tolist() == [[1, 0], [33, 32]]
     assert added.softmax(-1)[..., 2].max() == 0
+
+
+def test_a_layer_that_is_called_alone_adds_them(problem: Problem, batch: Batch) -> None:
+    """REM walks through a model layer by layer."""
+    small = cut(problem.student.state_dict(), problem.student.config, CUT).eval()
+    with torch.no_grad():
+        _, *states = small(
+            batch.input_ids, batch.attention_mask, output_hidden_states=True
+        ).hidden_states
+        for layer, (before, after) in zip(
+            small.bert.encoder.layer[1:], pairwise(states), strict=True
+        ):
+            [through] = _through(layer, [before], [batch.attention_mask.bool()])
+            torch.testing.assert_close(through, after)
 
 
 def test_each_layer_takes_the_numbers_of_its_heads(problem: Problem) -> None:
