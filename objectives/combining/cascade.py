@@ -10,6 +10,7 @@ All is computed from answers that are there: nothing is trained, no model is run
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from objectives.combining.members import (
 )
 from objectives.metric import Labels, Logits
 
+_Model = TypeVar("_Model")
 SHARES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 """Shares of the selection rows whose deferral `cascades` looks at."""
 _FOR_THREE = 1000
@@ -211,6 +213,12 @@ def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
         return float((np.cumsum(alike[order]) / np.arange(1, len(order) + 1)).mean())
 
     return CascadePair(small, large, rows, max(CONFIDENCES, key=told), temperature)
+
+
+def spread(models: Sequence[_Model], most: int) -> list[_Model]:
+    """Take at most so many models, evenly spaced, the first and the last among them."""
+    places = np.linspace(0, len(models) - 1, min(len(models), most))
+    return [models[round(place)] for place in places]
 
 
 def pairs_of(members: Sequence[Member], rows: GateRows) -> Iterator[CascadePair]:

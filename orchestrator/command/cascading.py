@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from objectives.combining.cascade import Cascade, CascadePair, pairs_of
+from objectives.combining.cascade import Cascade, CascadePair, pairs_of, spread
 from objectives.combining.gate import cheapest_agreeing, cheapest_keeping, most_agreeing_within
 from objectives.engines.names import Engine
 from orchestrator.command.candidates import Candidates
@@ -24,7 +24,7 @@ from reports.speed import inputs_of, teacher_of
 FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")
 """The engines of which each model has the faster one."""
 _AGREEMENT = 0.99  # aim where none is named
-_MOST = 8  # models that are tried: of a longer front every other one, or fewer
+_MOST = 8  # models that are tried
 
 
 def cascade(
@@ -53,7 +53,7 @@ def cascade(
         engines = FASTER if engine is None else (engine,)
         candidates = Candidates(inputs, engines, Path(scratch), say)
         models = kept_front(run, say)
-        front = models[:: -(-len(models) // _MOST)]
+        front = spread(models, _MOST)
         for trial in front:
             candidates.add_trial(run, trial.number)
         candidates.add(None, unpruned, inputs.tokenizer)

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from objectives.cache import content_key
-from objectives.combining.cascade import Cascade, pairs_of
+from objectives.combining.cascade import Cascade, pairs_of, spread
 from objectives.combining.gate import (
     cheapest_agreeing,
     cheapest_keeping,
@@ -55,7 +55,7 @@ _MODELS = Path("runs/models")
 _FEWEST = 20  # texts: fewer tell no two models apart
 # Share of the time in which the unpruned model answers texts; those beyond it are left out.
 _ANSWERING = 1 / 3
-_MOST = 6  # trials that are candidates
+_MOST = 8  # trials that are candidates
 # Time reserved for the end, as a multiple of the time to write the unpruned model.
 _SERVED = 5
 
@@ -201,7 +201,7 @@ def compress(
                 break
             run = tried(more)
         numbers: list[int | None] = []
-        for trial in run.front[:: -(-len(run.front) // _MOST) or 1]:
+        for trial in spread(run.front, _MOST):
             if numbers and left() < 0.5 * reserve:  # but the fastest: it was trained
                 say(f"the time is up: {named(trial.number)} is left out")
                 continue

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from objectives.combining.cascade import Cascade, cascades, front_of, pairs_of
+from objectives.combining.cascade import Cascade, cascades, front_of, pairs_of, spread
 from objectives.combining.members import GateRows, Member
 from orchestrator.runs.answers import read_answers, read_rows
 from orchestrator.runs.records import RunRecord
@@ -12,7 +12,7 @@ from orchestrator.runs.results import ratio_text
 from reports.figures.theme import SKY, lines, plain, run_style
 from reports.overlay import Overlay
 
-_MOST = 6  # models of the front that are paired: of a longer one every other, or fewer
+_MOST = 6  # models of the front that are paired
 _WORK = ("FLOPs", "latency", "bit operations")
 """Costs that are paid at each answer. Of the others a cascade pays both models', always."""
 
@@ -31,7 +31,7 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
         return []
     answers = {
         trial.number: (trial.result.cost, logits)
-        for trial in run.front[:: -(-len(run.front) // _MOST) or 1]
+        for trial in spread(run.front, _MOST)
         if (logits := read_answers(run, trial.number)) is not None
     }
     rows = GateRows(

@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from objectives.combining import cascade as cascade_module
 from objectives.combining.cascade import (
@@ -16,6 +18,7 @@ from objectives.combining.cascade import (
     front_of,
     pair_of,
     pairs_of,
+    spread,
     temperature_of,
     threefold,
 )
@@ -385,6 +388,18 @@ def test_the_best_within_a_cost_uses_it() -> None:
     assert cheap.cost <= 0.1 < costly.cost <= 0.3
     assert cheap.agreement < costly.agreement
     assert most_agreeing_within(pairs, 0.001) is None
+
+
+@given(models=st.lists(st.integers()), most=st.integers(1, 9))
+def test_of_many_models_some_are_taken_evenly(models: list[int], most: int) -> None:
+    places = spread(range(len(models)), most)
+    assert len(places) == min(len(models), most)
+    assert places[:1] == [0][: len(models)]
+    steps = {after - before for before, after in pairwise(places)}
+    assert all(steps)
+    assert max(steps, default=1) - min(steps, default=1) <= 1
+    assert most == 1 or not models or places[-1] == len(models) - 1
+    assert spread(models, most) == [models[place] for place in places]
 
 
 def test_a_front_rises_in_cost_and_metric() -> None:
