@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,12 @@ from objectives.delivery.classify import Classifier
 from objectives.delivery.deployed import answers_to, deploy, text_to_label
 from objectives.metric import Metric, metric_value
 from objectives.session import Session
-from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pretrained import Classifier as Model
 from objectives.text.roles import load_text
 from objectives.text.task import Examples
 from objectives.workbench.inputs import read_inputs
-from objectives.workbench.teacher import load_teacher
+from objectives.workbench.teacher import fine_tuned, load_teacher
 
 UNSEEN = 2000
 """Rows set aside, of those that the teacher did not learn from."""
@@ -41,18 +41,19 @@ Labelled = Sequence[tuple[str, int]]
 
 def teacher_of(
     name: str, glue: str | None, cache: Path, teacher: Teacher | None = None
-) -> tuple[Model, Labelled, Labelled]:
-    """Return the fine-tuned model, the rows that it learnt from, and all others."""
+) -> tuple[Path, Model, Labelled, Labelled]:
+    """Return the fine-tuned model, its folder, the rows that it learnt from, and all others."""
     task = task_of(name, glue)
     inputs = read_inputs(task, teacher or teacher_for(name))
-    model = load_teacher(
-        inputs.teacher, inputs.text, inputs.split("train"), session=Session(cache=cache)
-    )
+    split, session = inputs.split("train"), Session(cache=cache)
+    model = load_teacher(inputs.teacher, inputs.text, split, session=session)
+    [checkpoint] = inputs.teacher.models
+    folder = fine_tuned(inputs.teacher, checkpoint, inputs.text, split, Path, session=session)
     text = load_text(replace(task, train=None))
     train = inputs.text.roles["train"]
     known = set(train.texts)
     rows = [row for role in text.roles.values() for row in _rows(role) if (row[0],) not in known]
-    return model, _rows(train), rows
+    return folder, model, _rows(train), rows
 
 
 def _rows(role: Examples) -> Labelled:
@@ -111,12 +112,11 @@ def unpruned_of(
     asked: argparse.Namespace, folder: Path, teacher: Teacher | None = None
 ) -> Unpruned:
     """Fine-tune and deploy a teacher, by default MiniLM-L6."""
-    model, train, others = teacher_of(asked.task, asked.glue, asked.cache, teacher)
+    tuned, model, train, others = teacher_of(asked.task, asked.glue, asked.cache, teacher)
     teacher = teacher or teacher_for(asked.task)
     task, tokenizer = task_of(asked.task, asked.glue), Checkpoint(teacher.checkpoint).tokenizer
     seconds = {}
-    save_model(model, folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    shutil.copytree(tuned, folder / "model", dirs_exist_ok=True)
     for name, engine in (("float32", "onnxruntime"), ("int8", "onnxruntime-int8")):
         began = time.perf_counter()
         deploy(folder / name, model, tokenizer, engine, task.max_length)  # type: ignore[arg-type]
