@@ -201,9 +201,9 @@ def test_a_study_of_an_engine_of_few_bits_is_one_of_its_metric(
     ]
     page = run.report(tmp_path / "report.html").read_text()
     assert "accuracy in bfloat16" in page
-    assert f"<option>{unit}</option>" in page
-    assert f"<option>{unit} measured</option>" in page
-    assert f"<option>{unit.replace('bfloat16', 'eager')}</option>" not in page
+    assert f'<option value="{unit}">' in page
+    assert f'<option value="{unit} measured">' in page
+    assert f'<option value="{unit.replace("bfloat16", "eager")}">' not in page
 
 
 def test_an_engine_that_does_not_run_here_is_refused_before_anything_is_read(
