@@ -57,13 +57,12 @@ def test_logits_are_those_of_the_rounded_cell(
     file = tmp_path_factory.mktemp("table") / "model.npz"
     word_table.write_table(model, file)
     table = classify._WordTable(file)
-    arrays = table.arrays
     with torch.no_grad():
-        rounded = torch.tensor(arrays["words"] * arrays["words_scales"])
+        rounded = torch.tensor(table.words)
         assert (rounded - model.types.weight[0] - model.words.weight).abs().max() < 0.05
         model.words.weight.copy_(rounded - model.types.weight[0])
         if model.bigrams is not None:
-            model.bigrams.weight.copy_(torch.tensor(arrays["pairs"] * arrays["pairs_scales"]))
+            model.bigrams.weight.copy_(torch.tensor(table.pairs))
     draw = np.random.default_rng(seed)
     rows = [(draw.integers(0, 60, n).tolist(), draw.integers(0, 2, n).tolist()) for n in lengths]
     with torch.no_grad():
