@@ -1,29 +1,29 @@
 """Which cascade passes a gate: what is said of it holds for all rows with 95% confidence.
 
 To choose the cheapest of many is to choose the luckiest, too. So a third of the selection rows
-chooses the pair of models, the large one of which may be a cascade itself, and the others, which
-had no part in that, choose its threshold. Of the pair the thresholds are tested from the one that
-defers all rows downwards, until one fails: so the confidence holds although many are tested (fixed
-sequence testing, Angelopoulos et al. 2021). Where the large model itself fails, a pair of two is
-tested, which is the cheapest by a more cautious choice, and at last one with the unpruned model:
-the tests share the 5%. A model alone is a cascade of it that defers nothing.
+orders the cascades: their Pareto front of cost and worth. The others, which had no part in that,
+test the front from its best cascade downwards, until one fails; the last that passed is taken.
+So the confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021;
+along a Pareto front Laufer-Goldshtein et al. 2023). A model alone is a cascade that defers nothing.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.cascade import SHARES, Cascade, CascadePair, judged, pair_of, threefold
-from objectives.combining.members import enough
-
-_TESTS = ((0.5, 0.04), (2.0, 0.005), (1.0, 0.005))
-"""The caution of the choice and the chance to pass wrongly, of each test in turn."""
-_Place = tuple[float, float]
-"""The mean cost of a row, and the threshold that leads to it."""
+from objectives.combining.cascade import (
+    SHARES,
+    Cascade,
+    CascadePair,
+    DeferralCurve,
+    judged,
+    pair_of,
+    threefold,
+)
+from objectives.combining.members import CONFIDENCE, enough
 
 
 def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
@@ -31,32 +31,15 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
 
     The share is below 1. None where the selection rows cannot say so of any, or are too few.
     """
-
-    def place(pair: CascadePair, needed: int | None) -> _Place | None:
-        if needed is None:
-            return None
-        curve = pair.curve()
-        failed = np.flatnonzero(curve.agreed < needed)
-        last = int(failed[-1]) + 1 if len(failed) else 0
-        if last == len(curve.costs):
-            return None
-        return float(curve.costs[last]), float(curve.thresholds[last])
-
-    rows = _rows(pairs)
-    judging = vouching(rows)
-    least = needed_rows(share, judging)
-    if least is None:
+    needed = needed_rows(share, vouching(_rows(pairs)))
+    if needed is None:
         return None
-    margin = least / judging - share
 
-    def chosen(pair: CascadePair, caution: float, _: float) -> _Place | None:
-        return place(pair, math.ceil((share + caution * margin) * (rows - judging)))
+    def passes(pair: CascadePair, threshold: float) -> bool:
+        agrees = pair.said("select", threshold) == pair.rows.original["select"]
+        return int(agrees.sum()) >= needed
 
-    return _taken(
-        pairs,
-        chosen,
-        lambda pair, chance: place(pair, enough(share, judging, chance)),
-    )
+    return _cheapest_passing(pairs, CascadePair.curve, passes)
 
 
 def cheapest_keeping(
@@ -67,50 +50,29 @@ def cheapest_keeping(
     Its metric is at least `least`, or as far above `kept` times the unpruned model's on the same
     rows. None where the selection rows cannot say so of any, or are too few.
     """
+    # Where no row differs a bootstrap is sure of anything.
+    if kept and needed_rows(kept, vouching(_rows(pairs))) is None:
+        return None
 
-    def place(
-        pair: CascadePair, value: Callable[[CascadePair, float], float], below: float = math.inf
-    ) -> _Place | None:
-        cheapest = None
-        for deferred in (1.0, *reversed(SHARES), 0.0):
-            threshold = pair.threshold(deferred)
-            cost = pair.cost(threshold)
-            if cost >= below and deferred < 1:  # the large model must pass in any case
-                continue
-            if value(pair, threshold) < least:
-                break
-            cheapest = cost, threshold
-        return cheapest
-
-    def likely(pair: CascadePair, threshold: float, caution: float) -> float:
-        """Predict, by the rows that choose, what as many rows as vouch will be sure of."""
-        answers = pair.said("select", threshold)
-        original = pair.rows.value("select", pair.rows.original["select"])
-        value = pair.rows.value("select", answers) - kept * original
-        margin = value - pair.rows.surely("select", answers, kept, _TESTS[0][1])
-        judging = vouching(_rows(pairs))
-        return float(value - caution * margin * math.sqrt((_rows(pairs) - judging) / judging))
-
-    def vouched(pair: CascadePair, chance: float) -> _Place | None:
-        if kept and enough(kept, vouching(_rows(pairs)), chance) is None:
-            return None  # where no row differs a bootstrap is sure of anything
-        return place(
-            pair,
-            lambda pair, threshold: pair.rows.surely(
-                "select", pair.said("select", threshold), kept, chance
+    def curve(pair: CascadePair) -> DeferralCurve:
+        thresholds = [pair.threshold(deferred) for deferred in (0.0, *SHARES, 1.0)]
+        return DeferralCurve(
+            thresholds=np.array(thresholds),
+            costs=np.array([pair.cost(threshold) for threshold in thresholds]),
+            worths=np.array(
+                [pair.rows.value("select", pair.said("select", at)) for at in thresholds]
             ),
         )
 
-    return _taken(
-        pairs,
-        lambda pair, caution, below: place(pair, partial(likely, caution=caution), below),
-        vouched,
-    )
+    def passes(pair: CascadePair, threshold: float) -> bool:
+        return pair.rows.surely("select", pair.said("select", threshold), kept) >= least
+
+    return _cheapest_passing(pairs, curve, passes)
 
 
 def needed_rows(share: float, judging: int) -> int | None:
     """Fewest of the rows that vouch that must agree for the gate; None if all would not do."""
-    return enough(share, judging, _TESTS[0][1])
+    return enough(share, judging, 1 - CONFIDENCE)
 
 
 def vouching(rows: int) -> int:
@@ -127,42 +89,44 @@ def _rows(pairs: Sequence[CascadePair]) -> int:
     return len(pairs[0].sure["select"]) if pairs else 0
 
 
-def _taken(
+def _cheapest_passing(
     pairs: Sequence[CascadePair],
-    chosen_by: Callable[[CascadePair, float, float], _Place | None],
-    vouched_for: Callable[[CascadePair, float], _Place | None],
+    curve_of: Callable[[CascadePair], DeferralCurve],
+    passes: Callable[[CascadePair, float], bool],
 ) -> Cascade | None:
-    """The pair that is cheapest by the rows that choose, at the threshold of the others. Where the
-    large model itself does not pass by these, a pair with another one, chosen with more caution."""
+    """Test the front of the rows that choose by the others, downwards until one cascade fails."""
+    if not pairs:
+        return None
     third = _choosing(_rows(pairs))
-
-    def cheapest(some: Iterable[CascadePair], caution: float) -> CascadePair | None:
-        """The cheapest by the rows that choose, if any passes."""
-        best, cost = None, math.inf
-        for pair in some:
-            place = chosen_by(pair.judged_by(third), caution, cost)
-            if place is not None and place[0] < cost:
-                best, cost = pair, place[0]
-        return best
-
     fitted = [_fitted(pair, third) for pair in pairs]
-    for test, (caution, chance) in enumerate(_TESTS):
-        candidates = fitted
-        if test == 0:
-            candidates = [*fitted, *threefold(fitted, third)]
-        elif test == len(_TESTS) - 1:
-            candidates = [pair for pair in fitted if pair.large.number is None]
-        pair = cheapest(candidates, caution)
-        if pair is None:
-            continue
-        vouching_pair = pair.judged_by(~third)
-        vouched = vouched_for(vouching_pair, chance)
-        if vouched is not None:
-            cost, threshold = vouched
-            alone = cost >= vouching_pair.large.cost  # the large model passed, and costs less
-            return judged(pair.large, pair.rows) if alone else pair.at(threshold)
-        fitted = [other for other in fitted if other.large is not pair.large]
-    return None
+    candidates = [*fitted, *threefold(fitted, third)]
+    curves = [curve_of(pair.judged_by(third)) for pair in candidates]
+    numbers = np.repeat(np.arange(len(curves)), [len(curve.costs) for curve in curves])
+    thresholds, costs, worths = (
+        np.concatenate([getattr(curve, name) for curve in curves])
+        for name in ("thresholds", "costs", "worths")
+    )
+    order = np.lexsort((-worths, costs))
+    best = np.maximum.accumulate(worths[order])
+    front = order[np.diff(best, prepend=-math.inf) > 0]
+    # Few rows may all be right before all are deferred: begin with the costliest model.
+    small = candidates[numbers[front[-1]]].small
+    safest = max(
+        range(len(fitted)),
+        key=lambda place: (fitted[place].small is small, fitted[place].large.cost),
+    )
+    safer = (numbers[order] == safest) & (costs[order] > costs[front[-1]])
+    cheapest = None
+    for place in (*order[safer][::-1], *front[::-1]):
+        pair, threshold = candidates[numbers[place]], float(thresholds[place])
+        if not passes(pair.judged_by(~third), threshold):
+            break
+        cheapest = pair, threshold
+    if cheapest is None:
+        return None
+    pair, threshold = cheapest
+    # Where all is deferred the large model alone costs less.
+    return judged(pair.large, pair.rows) if threshold == math.inf else pair.at(threshold)
 
 
 def _fitted(pair: CascadePair, third: NDArray[np.bool_]) -> CascadePair:
@@ -177,7 +141,7 @@ def most_agreeing_within(pairs: Sequence[CascadePair], cost: float) -> Cascade |
     candidates = []
     for pair in [*pairs, *threefold(pairs)]:
         curve = pair.curve()
-        agreed = np.where(curve.costs <= cost, curve.agreed, -1)
+        agreed = np.where(curve.costs <= cost, curve.worths, -1)
         place = int(agreed.argmax())
         if agreed[place] >= 0:
             key = (int(agreed[place]), -float(curve.costs[place]))

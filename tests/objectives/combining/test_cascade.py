@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from objectives.combining import cascade as cascade_module
+from objectives.combining import gate
 from objectives.combining.cascade import (
     CONFIDENCES,
     Cascade,
+    CascadePair,
     Confidence,
     cascades,
     confidence_of,
@@ -91,7 +93,7 @@ def test_the_curve_has_what_each_threshold_gives() -> None:
     own, rows = members(rows=60)
     pair = pair_of(*own, rows)
     curve = pair.curve()
-    for threshold, cost, agreed in zip(curve.thresholds, curve.costs, curve.agreed, strict=True):
+    for threshold, cost, agreed in zip(curve.thresholds, curve.costs, curve.worths, strict=True):
         cascade = pair.at(float(threshold))
         assert cascade.cost == pytest.approx(cost)
         assert cascade.agreement == pytest.approx(agreed / 60)
@@ -139,7 +141,7 @@ def test_the_curve_of_three_models_has_what_each_threshold_gives(
     for pair in triples:
         curve = pair.curve()
         for threshold, cost, agreed in zip(
-            curve.thresholds, curve.costs, curve.agreed, strict=True
+            curve.thresholds, curve.costs, curve.worths, strict=True
         ):
             cascade = pair.at(float(threshold))
             assert cascade.cost == pytest.approx(cost)
@@ -170,7 +172,7 @@ def test_rows_of_equal_confidence_are_deferred_together() -> None:
     )
     curve = pair_of(Member(0, 1.0, both), Member(1, 10.0, large), rows).curve()
     assert curve.costs.tolist() == [1, 1 + 7.5, 11]
-    assert curve.agreed.tolist() == [3, 4, 4]
+    assert curve.worths.tolist() == [3, 4, 4]
 
 
 def test_the_temperature_makes_probabilities_honest() -> None:
@@ -285,29 +287,34 @@ def test_where_the_chosen_pair_fails_another_cheap_one_is_tested() -> None:
     assert np.mean(costs) < 0.4
 
 
-@pytest.mark.parametrize(("chance", "passes"), [(0.04, False), (0.005, True)])
-def test_the_later_tests_leave_half_a_hundredth_each(chance: float, passes: bool) -> None:
-    """Two models that are always alike, so that each pair has one agreement at every threshold."""
-    vouch, generator = np.arange(300) % 3 != 0, np.random.default_rng(0)
-    original = np.eye(3, dtype=np.float32)[generator.integers(3, size=300)]
-    right = enough(0.9, 200, chance)
-    assert right is not None
+def test_the_first_cascade_that_fails_ends_the_tests() -> None:
+    """They go from the unpruned model down to the small one; the last that passed is taken."""
+    own, rows = members(rows=300)
+    pairs = list(pairs_of(own, rows))
+    tested: list[float] = []
 
-    def wrong(vouching: int) -> np.ndarray:
-        said = original.copy()
-        rows = np.flatnonzero(vouch)[:vouching]
-        said[rows] = np.roll(original[rows], 1, axis=-1)
-        return said
+    def passing(tests: float) -> Cascade | None:
+        tested.clear()
 
-    said = {"select": original.argmax(-1), "heldout": original.argmax(-1)}
-    logits = {0: wrong(150), 1: wrong(150), None: wrong(200 - right)}
-    own = [
-        Member(number, cost, dict.fromkeys(said, logits[number]))
-        for number, cost in ((0, 0.1), (1, 0.5), (None, 1.0))
-    ]
-    rows = GateRows(metric="agreement", labels=said, original=said, classes=3)
-    found = cheapest_agreeing(list(pairs_of(own, rows)), 0.9)
-    assert (found is not None) == passes
+        def passes(pair: CascadePair, threshold: float) -> bool:
+            tested.append(threshold)
+            return len(tested) <= tests
+
+        return gate._cheapest_passing(pairs, CascadePair.curve, passes)
+
+    small = passing(np.inf)
+    assert small is not None
+    assert numbers(small) == [SMALL]
+    every = list(tested)
+    assert every == sorted(every, reverse=True)
+    assert (every[0], every[-1]) == (np.inf, -np.inf)
+    large, both = passing(1), passing(4)
+    assert large is not None
+    assert both is not None
+    assert numbers(large) == [LARGE]
+    assert both.stages[0].threshold == every[3]
+    assert len(tested) == 5
+    assert passing(0) is None
 
 
 def test_the_cheapest_defers_less_than_all() -> None:
