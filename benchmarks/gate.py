@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Benchmark, Row, print_table
 from maskfront import load_run
-from objectives.combining.cascade import pairs_of
+from objectives.combining.cascade import pairs_of, threefold
 from objectives.combining.gate import cheapest_agreeing
 from objectives.combining.members import GateRows as Judges
 from objectives.combining.members import Member
@@ -112,7 +112,8 @@ def of_gates(pool: Pool, rows: int, draws: int) -> list[Row]:
         pairs = list(pairs_of(members, judges))
         for key in keys:
             gate, most = key
-            with patch("objectives.combining.cascade._FOR_THREE", 0 if most == 3 else np.inf):
+            three = threefold if most == 3 else lambda *_: ()
+            with patch("objectives.combining.gate.threefold", three):
                 cascade = cheapest_agreeing(pairs, gate)
             if cascade is not None:
                 broken[key] += cascade.heldout_agreement < gate

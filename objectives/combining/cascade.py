@@ -28,9 +28,6 @@ from objectives.metric import Labels, Logits
 _Model = TypeVar("_Model")
 SHARES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 """Shares of the selection rows whose deferral `cascades` looks at."""
-_FOR_THREE = 1000
-"""Selection rows from which on three models are looked at: fewer do not tell which of hundreds of
-cascades is cheapest, and the wrong one fails (`benchmarks/results/gate.json`)."""
 _SECOND = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Shares of the selection rows that the second of three models would defer, asked about all."""
 
@@ -234,8 +231,6 @@ def threefold(
 ) -> Iterator[CascadePair]:
     """Cascades of three models: of two pairs, one of which ends with the model that the other one
     begins with. Their thresholds defer each of `_SECOND` of the selection rows, or of a subset."""
-    if not pairs or len(pairs[0].sure["select"]) < _FOR_THREE:
-        return
     for second in pairs:
         part = second if which is None else second.judged_by(which)
         for large in [second.joined(part.threshold(share)) for share in _SECOND]:

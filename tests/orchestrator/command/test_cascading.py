@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from maskfront import Run, RunError, Study, load_run
-from objectives.combining import cascade as cascade_module
 from objectives.combining.cascade import CascadePair, pairs_of, threefold
 from objectives.combining.members import GateRows, Member
 from objectives.delivery import deployed
@@ -112,10 +111,7 @@ def test_at_its_ends_it_is_one_of_the_two(
 
 
 @pytest.mark.slow
-def test_three_models_answer_as_was_computed(
-    launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cascade_module, "_FOR_THREE", 1)
+def test_three_models_answer_as_was_computed(launched: Run, study: Study, tmp_path: Path) -> None:
     inputs = inputs_of(launched, study)
     candidates = Candidates(inputs, ("onnxruntime",), tmp_path, print)
     numbers = [trial.number for trial in launched.front[:2]]
