@@ -1,7 +1,5 @@
 """What every search method must do. The test of a method derives from it and gives the method."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import pickle
@@ -155,15 +153,17 @@ def per_slot_of(method: SearchMethod) -> dict[str, float]:
 
 class SearchMethodConformance:
     """Derive from it, or from `PruningConformance`, in tests/objectives/methods/test_NAME.py, and
-    give `method`: a quick one.
+    give `quick`: the method, with settings of seconds.
 
     `problem` is the tiny planted task of tests/conftest.py.
     """
 
+    quick: SearchMethod
+
     @pytest.fixture(scope="class")
     @classmethod
     def method(cls) -> SearchMethod:
-        raise NotImplementedError(f"{cls.__name__} must have a class-scoped fixture: method")
+        return cls.quick
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -286,6 +286,15 @@ class SearchMethodConformance:
         search_alone(method, problem)
         torch.testing.assert_close(dict(problem.student.state_dict()), student, atol=0, rtol=0)
         assert torch.equal(problem.teacher_logits, teacher_logits)
+
+
+class OnMpnet:
+    """The conformance of a method with an MPNet as its teacher."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def problem(cls, mpnet_problem: Problem) -> Problem:
+        return mpnet_problem
 
 
 class PruningConformance(SearchMethodConformance):

@@ -1,7 +1,5 @@
 """What hypothesis draws: architectures of a shape, with empty layers among them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import combinations

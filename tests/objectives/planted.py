@@ -1,7 +1,5 @@
 """A student built by hand, in which few units carry the label."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Tasks on made-up tokens, in which the label hangs on where a token stands."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import replace
 from typing import Any

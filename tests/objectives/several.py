@@ -1,7 +1,5 @@
 """A second task on the rows of the tiny one."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

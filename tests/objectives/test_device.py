@@ -1,7 +1,5 @@
 """Choosing a device by name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

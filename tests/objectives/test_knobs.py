@@ -1,7 +1,5 @@
 """Settings of a method by their places, as a study's space names them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """No password that is known, or looks like one, is left in a text, however it is written."""
 
-from __future__ import annotations
-
 import html
 import json
 import shlex

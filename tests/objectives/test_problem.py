@@ -1,7 +1,5 @@
 """What is made once for a run: by whichever worker comes first, whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

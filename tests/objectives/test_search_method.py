@@ -1,7 +1,5 @@
 """The contract's own helpers: what makes a population, and what `per_slot` may name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

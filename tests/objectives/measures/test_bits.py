@@ -1,7 +1,5 @@
 """Bytes as a file has them, and operations on bits as the tables of the sources count them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

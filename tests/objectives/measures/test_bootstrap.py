@@ -1,7 +1,5 @@
 """The interval of a metric: against theory, and against a bootstrap row by row."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

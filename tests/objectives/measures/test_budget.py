@@ -1,7 +1,5 @@
 """The hinge steers into the band, the discretisation ends in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 

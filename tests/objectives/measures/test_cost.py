@@ -1,7 +1,5 @@
 """FLOPs in closed form: exact as torch counts and as hands do, expected as exact."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

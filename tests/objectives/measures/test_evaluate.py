@@ -1,7 +1,5 @@
 """Scoring: logits in the order of the rows, metric and size of the model itself."""
 
-from __future__ import annotations
-
 import copy
 import math
 

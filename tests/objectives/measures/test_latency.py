@@ -1,7 +1,5 @@
 """The latency table: between its points as at them, never falling, measured once."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

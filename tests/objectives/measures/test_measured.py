@@ -1,7 +1,5 @@
 """What a model costs as it is: counted without its weights, whatever its kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """APS-T: what the controller learns of, when projections move, the budget, what is cut."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +10,11 @@ from maskfront import ApsT, UserError
 from objectives.methods import aps_t
 from objectives.methods.aps_t import Projections, _Search
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.stages import Stage
 from tests.conftest import TINY
 from tests.objectives.conformance import (
+    OnMpnet,
     PruningConformance,
     RecordingProgress,
     logits_of,
@@ -29,18 +27,12 @@ QUICK = ApsT(batch_size=16, tolerance=0.1, stages=(SEARCH, POLISH))
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return QUICK
+    quick = QUICK
 
 
 @pytest.mark.slow
-class TestConformanceOfMpnet(TestConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def problem(cls, mpnet_problem: Problem) -> Problem:
-        return mpnet_problem
+class TestConformanceOfMpnet(OnMpnet, TestConformance):
+    pass
 
 
 def test_phi_rests_in_the_warm_up_and_then_falls(

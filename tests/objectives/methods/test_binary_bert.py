@@ -1,7 +1,5 @@
 """BinaryBERT: half of a student in ternary weights, which are split into binary ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -33,10 +31,7 @@ QUICK = BinaryBert(target_ratio=0.8, batch_size=16, tolerance=0.1, stages=(TERNA
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> BinaryBert:
-        return QUICK
+    quick = QUICK
 
 
 def test_by_default_half_of_the_student_is_split(problem: Problem) -> None:

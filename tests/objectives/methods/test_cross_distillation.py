@@ -1,7 +1,5 @@
 """Cross distillation: its solution against least squares written out, and its ends."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any
@@ -46,10 +44,7 @@ MIXES: dict[str, dict[str, Any]] = {
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> CrossDistillation:
-        return QUICK
+    quick = QUICK
 
 
 def entering(problem: Problem, model: torch.nn.Module, path: str) -> tuple[Tensor, Tensor]:

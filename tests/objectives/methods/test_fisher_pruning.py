@@ -1,7 +1,5 @@
 """Fisher pruning after Kwon et al.: masks, swaps and factors against brute force."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from dataclasses import replace
@@ -48,10 +46,7 @@ RAGGED = BertArchitecture(
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> FisherPruning:
-        return QUICK
+    quick = QUICK
 
 
 def test_the_masks_keep_what_brute_force_keeps_but_for_a_unit(problem: Problem) -> None:

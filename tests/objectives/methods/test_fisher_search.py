@@ -1,7 +1,5 @@
 """The Fisher search: what it owes as a search method, and what its own settings do."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -22,6 +20,7 @@ from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
 from tests.conftest import TINY
 from tests.objectives.conformance import (
+    OnMpnet,
     PruningConformance,
     counted_flops,
     search_alone,
@@ -43,17 +42,11 @@ LATENCY = Latency(
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> FisherSearch:
-        return QUICK
+    quick = QUICK
 
 
-class TestConformanceOfMpnet(TestConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def problem(cls, mpnet_problem: Problem) -> Problem:
-        return mpnet_problem
+class TestConformanceOfMpnet(OnMpnet, TestConformance):
+    pass
 
 
 @pytest.mark.parametrize("spaces", [("heads", "ffn"), ("qk",), ("v",), ("ffn", "v")], ids="+".join)

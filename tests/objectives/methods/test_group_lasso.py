@@ -1,7 +1,5 @@
 """Group lasso: proximal steps on whole units, or on single weights, while the student learns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -29,10 +27,7 @@ QUICK = GroupLasso(
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> GroupLasso:
-        return QUICK
+    quick = QUICK
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -1,7 +1,5 @@
 """Head importance after Michel et al.: its value, its order, and what it is not fooled by."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from statistics import fmean
@@ -33,10 +31,7 @@ QUICK = HeadImportance(
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> HeadImportance:
-        return QUICK
+    quick = QUICK
 
 
 def test_it_is_the_mean_size_of_the_slope_of_each_rows_loss(problem: Problem) -> None:

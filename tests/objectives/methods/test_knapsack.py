@@ -1,7 +1,5 @@
 """The 0/1 knapsack beside trying all choices."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Low rank: the best factors, the best ranks, and a model that costs what its architecture says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -39,7 +37,7 @@ from objectives.students.bert.exporting import plain_bert
 from objectives.students.bert.linears import LINEARS, matmuls
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import PruningConformance, logits_of, run, search_alone
+from tests.objectives.conformance import OnMpnet, PruningConformance, logits_of, run, search_alone
 
 RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3, loss="prediction+hidden")
 QUICK = LowRank(target_ratio=0.8, batch_size=16, stages=(RECOVER,))
@@ -49,10 +47,7 @@ SOME = with_ranks(FULL, {(0, 0): 3, (0, 4): 9, (1, 3): 1, (2, 5): 12})
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> LowRank:
-        return QUICK
+    quick = QUICK
 
     def test_an_architecture_fits_the_student_and_survives_json(
         self, results: list[SearchResult], problem: Problem
@@ -65,11 +60,8 @@ class TestConformance(PruningConformance):
 
 
 @pytest.mark.slow
-class TestConformanceOfMpnet(TestConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def problem(cls, mpnet_problem: Problem) -> Problem:
-        return mpnet_problem
+class TestConformanceOfMpnet(OnMpnet, TestConformance):
+    pass
 
 
 def random_case(seed: int) -> tuple[Tensor, Tensor, Tensor]:

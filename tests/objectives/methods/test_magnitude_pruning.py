@@ -1,7 +1,5 @@
 """Magnitude pruning: the mean square of what a unit takes with it, against the cut itself."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any
@@ -34,10 +32,7 @@ QUICK = MagnitudePruning(
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> MagnitudePruning:
-        return QUICK
+    quick = QUICK
 
 
 def mean_squares(problem: Problem) -> dict[str, torch.Tensor]:

@@ -1,7 +1,5 @@
 """The mask search: what it owes as a search method, and what its own settings do."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace
@@ -25,6 +23,7 @@ from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
 from tests.conftest import TINY
 from tests.objectives.conformance import (
+    OnMpnet,
     PruningConformance,
     assert_same,
     counted_flops,
@@ -40,18 +39,12 @@ QUICK = MaskSearch(batch_size=16, tolerance=0.1, stages=(SEARCH, RECOVER))
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> MaskSearch:
-        return QUICK
+    quick = QUICK
 
 
 @pytest.mark.slow
-class TestConformanceOfMpnet(TestConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def problem(cls, mpnet_problem: Problem) -> Problem:
-        return mpnet_problem
+class TestConformanceOfMpnet(OnMpnet, TestConformance):
+    pass
 
 
 def preset(name: str, **changes: Any) -> MaskSearch:
@@ -63,26 +56,17 @@ def preset(name: str, **changes: Any) -> MaskSearch:
 
 @pytest.mark.slow
 class TestConformanceOfSeed(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> MaskSearch:
-        return preset("seed")
+    quick = preset("seed")
 
 
 @pytest.mark.slow
 class TestConformanceOfDap(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> MaskSearch:
-        return preset("dap")
+    quick = preset("dap")
 
 
 @pytest.mark.slow
 class TestConformanceOfAnneal(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> MaskSearch:
-        return preset("anneal")
+    quick = preset("anneal")
 
 
 def measured(result: SearchResult, name: str) -> list[float]:

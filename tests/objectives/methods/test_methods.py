@@ -1,7 +1,5 @@
 """The folder objectives/methods is the registry: each method of `maskfront` a file and a test."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MREM: modules that learn to give on few bits what they gave in float32."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import deque
@@ -38,10 +36,7 @@ QUICK = replace(WHOLE, target_ratio=0.5, tolerance=0.1)
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> Mrem:
-        return QUICK
+    quick = QUICK
 
     def test_an_architecture_fits_the_student_and_survives_json(
         self, results: list[SearchResult], problem: Problem
@@ -349,10 +344,7 @@ REM = replace(WHOLE, each="matrix", teacher_forcing=0.5)
 
 
 class TestMatrices(TestConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> Mrem:
-        return replace(QUICK, each="matrix")
+    quick = replace(QUICK, each="matrix")
 
 
 def test_each_matrix_learns_to_give_what_the_float_one_gives(problem: Problem) -> None:

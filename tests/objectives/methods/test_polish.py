@@ -1,7 +1,5 @@
 """Polish: models of trials go on from where they are, as they were cut."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Projections of one student: what they share, when they are slices, how they move."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise, product
 from math import comb
 

@@ -1,7 +1,5 @@
 """Random pruning: a method like the others, whose lots follow from the seed and the draw."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -23,10 +21,7 @@ QUICK = RandomPruning(batch_size=16, tolerance=0.1, stages=(RECOVER,))
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> RandomPruning:
-        return QUICK
+    quick = QUICK
 
 
 def test_a_draw_and_a_seed_decide(problem: Problem) -> None:

@@ -1,7 +1,5 @@
 """From alpha to masks, and where alpha starts."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

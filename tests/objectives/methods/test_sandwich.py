@@ -1,7 +1,5 @@
 """Sandwich: what it owes as a search method, and what an order of sublayers is."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import permutations
@@ -54,10 +52,7 @@ ORDERS = sorted({"".join(letters) for letters in permutations("sf" * TINY.layers
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> Sandwich:
-        return QUICK
+    quick = QUICK
 
 
 def ordered(order: str, units: BertArchitecture | None = None) -> BertArchitecture:

@@ -1,7 +1,5 @@
 """Ternary weights as two binary ones: the identities, and models that keep both."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Optimal brain surgeon: predicted rises against least squares, and what matters to the answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

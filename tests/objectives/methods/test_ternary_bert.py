@@ -1,7 +1,5 @@
 """TernaryBERT: a whole student that learns with ternary weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -26,10 +24,7 @@ QUICK = TernaryBert(target_ratio=0.8, batch_size=16, tolerance=0.1, stages=(INSI
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> TernaryBert:
-        return QUICK
+    quick = QUICK
 
 
 def test_by_default_nothing_is_cut_and_all_is_ternary(problem: Problem) -> None:

@@ -1,7 +1,5 @@
 """The width search: what it owes as a search method, and what TAS says of its parts."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from statistics import median
@@ -27,10 +25,7 @@ QUICK = WidthSearch(batch_size=16, tolerance=0.1, stages=(SEARCH, RECOVER))
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> WidthSearch:
-        return QUICK
+    quick = QUICK
 
 
 def fresh(problem: Problem, **fields: Any) -> WidthAlpha:

@@ -1,7 +1,5 @@
 """How alpha moves: against which rivals, and where kappa and lambda act."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Students whose weights have few bits in the end, or learn with them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

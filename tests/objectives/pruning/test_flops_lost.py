@@ -1,7 +1,5 @@
 """What a student loses in FLOPs, and that its training goes by this whatever the study counts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Fisher information of the masks, against a loop over examples and finite differences."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Stages at work: where weights start, what they learn, which checkpoint stays, who trains with
 whom."""
 
-from __future__ import annotations
-
 import weakref
 from dataclasses import replace
 from functools import partial

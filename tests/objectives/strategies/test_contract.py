@@ -1,7 +1,5 @@
 """What every strategy keeps to, whatever it learns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

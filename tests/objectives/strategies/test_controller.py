@@ -1,7 +1,5 @@
 """ENAS' controller: its probabilities and its gradient by enumeration of a whole space."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The Gaussian process over distances, against numpy; what the annealing finds."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

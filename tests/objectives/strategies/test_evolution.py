@@ -1,7 +1,5 @@
 """Tournaments: who is a parent, what changes, who leaves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

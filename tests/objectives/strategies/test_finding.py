@@ -6,8 +6,6 @@ operation priority 26. Over 9 the controller needs 22, over 7 the Gaussian proce
 100. At its own learning rate, for thousands of scores, the controller needs 49.5 over 20 seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Upper confidence bounds by hand, and who has children."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Soft choices by hand, and with the gradient of each order in a search of one edge."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

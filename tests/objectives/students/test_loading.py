@@ -1,7 +1,5 @@
 """Conformance of reading checkpoints: each is read as it answered, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

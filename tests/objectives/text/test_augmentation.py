@@ -1,7 +1,5 @@
 """Augmented train text: what is kept, what is changed, what it never equals, and its cache."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Batches: every row once an epoch, the order by the seed alone, sequences of like length."""
 
-from __future__ import annotations
-
 from array import array
 from itertools import islice
 

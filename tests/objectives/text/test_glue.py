@@ -1,7 +1,5 @@
 """The tasks of GLUE by name, from a tiny folder of its shape and, if it is there, from GLUE."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data that is named: a folder, a path where nothing is, a data set of the hub."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

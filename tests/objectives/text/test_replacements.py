@@ -1,7 +1,5 @@
 """What may stand for a word: compared with a plain, unbatched computation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said of the rows that were read: how many are left out, and why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

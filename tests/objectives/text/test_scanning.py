@@ -1,7 +1,5 @@
 """Rows as they are read: which texts are equal, and what is no text or label at all."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A case is a file, the fields of its task, and either the labels of its texts or what is said.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A task's rows in four disjoint roles, its tokens and metrics, and what a user gets wrong."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace

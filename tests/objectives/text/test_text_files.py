@@ -1,7 +1,5 @@
 """A file of a user's own (CSV, JSON, Parquet): right rows, or one line that says what is wrong."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

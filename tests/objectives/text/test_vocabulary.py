@@ -1,7 +1,5 @@
 """Smaller vocabularies: who stays, and a tokenizer that spells what is gone."""
 
-from __future__ import annotations
-
 from array import array
 from pathlib import Path
 

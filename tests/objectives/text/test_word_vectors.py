@@ -1,7 +1,5 @@
 """Reading GloVe files, and the nearest words by cosine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models cut differently from one student train as one program, each as it would alone."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

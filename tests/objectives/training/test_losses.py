@@ -1,7 +1,5 @@
 """What students learn from the teacher: its logits, its attention scores and hidden states."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

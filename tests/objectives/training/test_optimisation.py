@@ -1,7 +1,5 @@
 """AdamW in BERT's groups, and the schedule of its rate."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

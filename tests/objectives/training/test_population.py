@@ -1,7 +1,5 @@
 """K students as one program: each slot is the model that its masks would cut, and no other."""
 
-from __future__ import annotations
-
 import copy
 from math import prod
 

@@ -1,7 +1,5 @@
 """Students that train in bfloat16: the same students but for the last digits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stages as data: what is refused, and the source's four steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

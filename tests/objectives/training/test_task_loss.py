@@ -1,7 +1,5 @@
 """The task's loss: of classes, of numbers, each student by itself."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What is looked up is what the teacher says, and no student notices the difference."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A teacher is whatever answers: any classifier, several, or answers that are there already."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Low fidelities: less training for the students, the same yardstick for all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

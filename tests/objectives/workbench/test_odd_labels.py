@@ -1,7 +1,5 @@
 """Labels that look wrong and may be meant are told of; all others are not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A teacher that is fine-tuned in several ways, of which one is kept."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

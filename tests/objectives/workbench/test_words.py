@@ -1,7 +1,5 @@
 """What words alone give: fitted once, on the words of each column, and told where it matters."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What all trials of a study share: what a method sees, and what it never does."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

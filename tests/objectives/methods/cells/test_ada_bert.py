@@ -1,7 +1,5 @@
 """AdaBERT: the probes of the teacher's layers, the efficiency loss, cells and their number."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +11,6 @@ from objectives.measures.evaluate import predict
 from objectives.measures.measured import measured_flops
 from objectives.methods.cells.ada_bert import least_squares, probe_layers, probes_of
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
 from tests.objectives.conformance import (
@@ -30,10 +27,7 @@ QUICK = AdaBert(
 
 
 class TestAdaBert(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
+    quick = replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 @pytest.mark.parametrize(

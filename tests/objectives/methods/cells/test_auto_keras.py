@@ -1,7 +1,5 @@
 """Auto-Keras: cells that grow by morphs, chosen by a Gaussian process over edit distances."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +11,6 @@ from objectives.measures.measured import measured_flops
 from objectives.methods.cells import auto_keras
 from objectives.methods.cells.auto_keras import MorphTree, distance, larger, morphs
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.strategies.edit_distance import Embedding, Process
 from objectives.strategies.strategy import Candidate, Scored
 from objectives.students.cells.genotype import Genotype
@@ -27,10 +24,7 @@ TOY = AutoKeras(width=16, widest=32, nodes=2, operations=("conv3", "conv7", "gat
 
 
 class TestAutoKeras(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return replace(QUICK, candidates=2, search_epochs=0.4)
+    quick = replace(QUICK, candidates=2, search_epochs=0.4)
 
 
 def cells() -> list[Genotype]:

@@ -1,7 +1,5 @@
 """Second-order DARTS: the gradient through a step of the weights, against the exact one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """CAS: task after task on one set of weights, which are not to forget."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -9,7 +7,7 @@ from statistics import fmean
 import pytest
 import torch
 
-from maskfront import Cas, Problem, SearchMethod, SearchResult, UserError
+from maskfront import Cas, Problem, SearchResult, UserError
 from objectives.measures.evaluate import nearness, predict
 from objectives.progress import SilentProgress
 from objectives.workbench.workbench import Workbench
@@ -32,10 +30,7 @@ def problem(workbench: Workbench) -> Problem:
 
 
 class TestCas(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return QUICK
+    quick = QUICK
 
     def test_the_last_task_forgets_nothing(self, results: list[SearchResult]) -> None:
         for result in results:

@@ -1,7 +1,5 @@
 """Students of operations: what they learn, what they cost, what a place of a genotype does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from objectives.measures.evaluate import divergence, predict
 from objectives.measures.measured import measured_flops
 from objectives.methods.cells.base.shared_cells import SharedCells
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
@@ -24,10 +21,7 @@ from tests.objectives.conformance import SearchMethodConformance, logits_of, sea
 
 
 class TestCellSearch(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return CellSearch(width=16, operations=("conv3", "attention"), epochs=1, batch_size=16)
+    quick = CellSearch(width=16, operations=("conv3", "attention"), epochs=1, batch_size=16)
 
 
 def test_more_training_comes_nearer_to_the_teacher(problem: Problem) -> None:

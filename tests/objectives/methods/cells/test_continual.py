@@ -1,8 +1,6 @@
 """What keeps weights from forgetting: its values, what it protects, and what the transposed one of
 the paper's code does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

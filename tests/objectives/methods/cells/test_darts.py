@@ -1,7 +1,5 @@
 """DARTS: which operation an edge keeps, and what draws alpha to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +10,6 @@ from maskfront import Darts, UserError
 from objectives.measures.cost import Flops
 from objectives.methods.cells.base.choosing import hinge
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.students.bert.cutting import shape_of
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
@@ -24,10 +21,7 @@ QUICK = Darts(
 
 
 class TestDarts(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
+    quick = replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 @pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -1,7 +1,5 @@
 """What a node keeps, against every possible choice."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 import numpy as np

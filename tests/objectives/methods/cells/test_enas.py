@@ -1,14 +1,11 @@
 """ENAS: a controller that learns from the scores of cells with shared weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
 from maskfront import Controller, Enas, UserError
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.students.cells.genotype import Genotype
 from tests.objectives.conformance import SearchMethodConformance, search_alone
 
@@ -19,10 +16,7 @@ QUICK = Enas(
 
 
 class TestEnas(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
+    quick = replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 def test_an_operation_that_cannot_fit_loses(problem: Problem) -> None:

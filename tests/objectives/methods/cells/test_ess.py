@@ -1,13 +1,11 @@
 """ESS: a recurrent cell whose readers of the past are searched, too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
-from maskfront import Ess, Problem, SearchMethod, SearchResult, UserError
+from maskfront import Ess, Problem, SearchResult, UserError
 from objectives.measures.evaluate import predict
 from objectives.methods.cells.base.choosing import ChosenCell
 from objectives.progress import SilentProgress
@@ -24,10 +22,7 @@ QUICK = Ess(
 
 @pytest.mark.slow
 class TestEss(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return QUICK
+    quick = QUICK
 
 
 def test_cell_and_reads_learn_in_turn() -> None:

@@ -1,7 +1,5 @@
 """The Evolved Transformer: where it begins, who is trained for how long, and what is chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from random import Random
@@ -17,7 +15,6 @@ from objectives.methods.cells import evolved_transformer
 from objectives.methods.cells.base.learning import answers_loss, finished, new_cell
 from objectives.methods.cells.evolved_transformer import TRANSFORMER, Hurdles, Judged
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.training.fitting import train_cells, trainable
@@ -36,10 +33,7 @@ QUICK = EvolvedTransformer(
 
 
 class TestEvolvedTransformer(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return QUICK
+    quick = QUICK
 
 
 def test_the_seed_is_a_transformer(problem: Problem) -> None:
@@ -100,7 +94,7 @@ def test_candidates_share_the_frozen_words_alone(problem: Problem) -> None:
 class Recorded(Hurdles):
     """Remembers who was trained for how many steps, and the hurdles."""
 
-    last: ClassVar[Recorded]
+    last: ClassVar["Recorded"]
 
     def __init__(self, increments: Iterable[int]) -> None:
         super().__init__(tuple(increments))

@@ -1,7 +1,5 @@
 """Who is trained for how long, from fitness that is scripted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

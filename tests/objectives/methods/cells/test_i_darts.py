@@ -1,14 +1,11 @@
 """I-DARTS: all that may enter a node competes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
 from maskfront import IDarts, UserError
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.strategies.soft_choices import SoftChoices, SoftSettings
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
@@ -20,10 +17,7 @@ QUICK = IDarts(
 
 
 class TestIDarts(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
+    quick = replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 def test_all_that_enters_a_node_adds_up_to_one() -> None:

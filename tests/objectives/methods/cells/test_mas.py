@@ -1,13 +1,11 @@
 """MAS: one cell for several tasks, and a model of it for each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
-from maskfront import Enas, Mas, Problem, SearchMethod, SearchResult
+from maskfront import Enas, Mas, Problem, SearchResult
 from objectives.methods.cells.base.choosing import scored
 from objectives.progress import SilentProgress
 from objectives.training.scoring import all_alpha
@@ -34,10 +32,7 @@ def problem(alone: Problem) -> Problem:
 
 
 class TestMas(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return QUICK
+    quick = QUICK
 
     def test_each_task_has_a_model_of_the_one_cell(
         self, results: list[SearchResult], problem: Problem

@@ -1,7 +1,5 @@
 """A morph answers as the cell it comes from, and learns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

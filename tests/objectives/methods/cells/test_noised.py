@@ -1,7 +1,5 @@
 """Copies of rows with words drawn anew, and the teacher's answers to them."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Single path one-shot: one super-net for all trials, and a search that trains nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -13,7 +11,6 @@ from objectives.measures.measured import measured_flops
 from objectives.methods.cells.base.choosing import scored
 from objectives.methods.cells.single_path import Searcher
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY
 from objectives.training.scoring import all_alpha
@@ -31,10 +28,7 @@ QUICK = SinglePath(
 
 
 class TestSinglePath(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
+    quick = replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
 def fresh(problem: Problem, folder: Path) -> Problem:

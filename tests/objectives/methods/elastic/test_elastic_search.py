@@ -1,7 +1,5 @@
 """The elastic search: what it owes as a search method, and what its own settings do."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +25,7 @@ from objectives.text.data import Batch
 from objectives.training.stages import Stage
 from tests.conftest import TINY, config_of
 from tests.objectives.conformance import (
+    OnMpnet,
     PruningConformance,
     RecordingProgress,
     logits_of,
@@ -70,11 +69,8 @@ def forgetful(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Pro
 
 
 class TestConformance(PruningConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> ElasticSearch:
-        # Without hidden states, which are kept for all: steps that only a first search takes.
-        return replace(QUICK, elastic=replace(TRAINING, loss="prediction"))
+    # Without hidden states, which are kept for all: steps that only a first search takes.
+    quick = replace(QUICK, elastic=replace(TRAINING, loss="prediction"))
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -82,11 +78,8 @@ class TestConformance(PruningConformance):
         return forgetful
 
 
-class TestConformanceOfMpnet(TestConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def problem(cls, mpnet_problem: Problem) -> Problem:
-        return mpnet_problem
+class TestConformanceOfMpnet(OnMpnet, TestConformance):
+    pass
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Masks along the order of a training: where they begin, how they move, what they never touch."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One training for all sizes: a slice is a mask is a cut, and what the gradients add up to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """BERT's variants as BERTs: the same logits as transformers gives, whole, masked and cut."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution

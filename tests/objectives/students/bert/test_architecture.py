@@ -1,7 +1,5 @@
 """The discrete answer: sorted, checked, and equal after a trip through JSON."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When a cut model is a plain BERT, and what is written if it is not."""
 
-from __future__ import annotations
-
 import json
 import resource
 from dataclasses import replace

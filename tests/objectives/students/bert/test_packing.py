@@ -1,7 +1,5 @@
 """Layers that keep their weight packed answer with what they hold now, however it came there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

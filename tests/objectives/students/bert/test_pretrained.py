@@ -1,7 +1,5 @@
 """Reading checkpoints, and the one line for each that cannot be read."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -1,7 +1,5 @@
 """The cut model is a plain transformers model: it saves, loads, and runs in a pipeline."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Weights of few bits: what the quantisers promise, and models that keep them packed."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A student of another checkpoint: what it must share with its teacher, and where it starts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree

@@ -1,7 +1,5 @@
 """A cell is a plain transformers model: it saves, loads, exports, and padding changes nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

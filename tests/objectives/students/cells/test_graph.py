@@ -1,7 +1,5 @@
 """A graph is one model however it is spelt; a space names each choice and finds the graph again."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Recurrent cells: the loop of ENAS and DARTS over the tokens, its hidden states and its files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

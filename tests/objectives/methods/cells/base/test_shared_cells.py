@@ -1,7 +1,5 @@
 """One super-net for a run: trained once, resumed after a kill, and what a trial takes of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A super-net is each of its models: in logits, gradients and cost; soft weights mix them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping
