@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.methods.baselines.random_pruning import RandomPruning as RandomPruning
     from objectives.methods.binary_bert import BinaryBert as BinaryBert
     from objectives.methods.cells.ada_bert import AdaBert as AdaBert
-    from objectives.methods.cells.auto_bert_zero.auto_bert_zero import AutoBertZero as AutoBertZero
+    from objectives.methods.cells.auto_bert_zero import AutoBertZero as AutoBertZero
     from objectives.methods.cells.auto_keras import AutoKeras as AutoKeras
     from objectives.methods.cells.base.shared_cells import SharedCells as SharedCells
     from objectives.methods.cells.cas import Cas as Cas

@@ -1,7 +1,5 @@
 """AutoBERT-Zero: candidates that learn from the teacher, rounds, and evolution of formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -12,10 +10,8 @@ import torch
 
 from maskfront import AutoBertZero, UserError
 from objectives.measures.measured import measured_flops
-from objectives.methods.cells.auto_bert_zero.bi_branch import BiBranchNet, Student
-from objectives.methods.cells.auto_bert_zero.layer_space import Layers
+from objectives.methods.cells.auto_bert_zero import BiBranchNet, Layers, Student
 from objectives.problem import Problem
-from objectives.search_method import SearchMethod
 from objectives.students.cells.formulas import is_formula, parts_of
 from objectives.students.cells.genotype import Genotype
 from tests.objectives.conformance import SearchMethodConformance, search_alone
@@ -29,10 +25,7 @@ QUICK = AutoBertZero(
 
 
 class TestAutoBertZero(SearchMethodConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def method(cls) -> SearchMethod:
-        return replace(QUICK, candidates=2)
+    quick = replace(QUICK, candidates=2)
 
 
 def test_a_student_is_positions_and_layers_with_a_feed_forward_each(problem: Problem) -> None:
@@ -68,9 +61,7 @@ def test_of_a_round_the_best_is_written_back_last(
 
     monkeypatch.setattr(BiBranchNet, "take", taken)
     monkeypatch.setattr(BiBranchNet, "write_back", wrote)
-    monkeypatch.setattr(
-        "objectives.methods.cells.auto_bert_zero.auto_bert_zero.answer_score", score
-    )
+    monkeypatch.setattr("objectives.methods.cells.auto_bert_zero.answer_score", score)
     found = search_alone(replace(QUICK, candidates=5), problem)
     assert written == [scored[n] for n in (0, 1, 3, 2, 4)]
     assert isinstance(found.architecture, Genotype)

@@ -1,12 +1,10 @@
 """The bi-branch super-net: candidates are plain models; kernels are taken and written back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
 
-from objectives.methods.cells.auto_bert_zero.bi_branch import BiBranchNet, operations_of
+from objectives.methods.cells.auto_bert_zero import BiBranchNet, operations_of
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from tests.objectives.students.cells.known_formulas import FORMULAS
 

@@ -1,14 +1,12 @@
 """Layers place by place: what is legal, which places act, what one change of a position does."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 from typing import Any
 
 import pytest
 
-from objectives.methods.cells.auto_bert_zero.layer_space import Layers, LayerSpace
+from objectives.methods.cells.auto_bert_zero import Layers, LayerSpace
 from objectives.students.cells.formulas import parts_of
 from objectives.students.cells.graph import IDENTITY
 from tests.objectives.students.cells.known_formulas import FORMULAS

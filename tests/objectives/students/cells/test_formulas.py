@@ -1,7 +1,5 @@
 """Formulas of attention against numpy; shapes, spellings, padding, cost and export."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.measured import measured_flops
-from objectives.methods.cells.auto_bert_zero.layer_space import LayerSpace
+from objectives.methods.cells.auto_bert_zero import LayerSpace
 from objectives.students.cells.formulas import (
     INPUTS,
     OPERANDS,
