@@ -9,12 +9,14 @@
 # It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
 # each is still nearer to the teacher.
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.configuration_utils import PreTrainedConfig
@@ -31,7 +33,7 @@ from objectives.errors import (
     check_ranges,
 )
 from objectives.measures.budget import places
-from objectives.methods.elastic.interpolated import nearest
+from objectives.measures.evaluate import nearness
 from objectives.methods.elastic.ordered_masks import OrderedMasks
 from objectives.methods.elastic.training import ElasticTraining, SharedStudent, shared_student
 from objectives.problem import Problem
@@ -42,9 +44,10 @@ from objectives.pruning.staged_method import StagedMethod, among
 from objectives.pruning.staged_search import Chosen, staged_search
 from objectives.search_method import CurvePoint, Outcome, SearchFailure
 from objectives.students.bert.architecture import BertArchitecture, units_of
-from objectives.students.bert.cutting import shape_of
+from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.packing import WEIGHT_BITS
 from objectives.students.bert.pretrained import Classifier
+from objectives.students.bert.quantising import quantised
 from objectives.training.losses import check_comparable
 from objectives.training.stages import Stage
 
@@ -52,6 +55,10 @@ ELASTIC = Stage(name="elastic", epochs=18, learning_rate=6e-4, loss="prediction+
 """The training that all trials share. Commit 4a646a4 has its rate beside others."""
 
 DEPTH = replace(ELASTIC, name="depth")
+_WAY_BACK = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of the way from the trained weights back to where they began."""
+_ROWS = 256
+"""Rows of alpha that judge weights on the way back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,3 +360,36 @@ class ElasticSearch(StagedMethod):
         if self.shares:
             return evenly(scores)
         return per_cost(scores, problem.budget.cost, self.cost_power)
+
+
+def between(trained: Classifier, begun: Classifier, share: float) -> dict[str, Tensor]:
+    """The weights at this share of the way back: at 0 those of `trained`, at 1 those of `begun`."""
+    ends = zip(trained.state_dict().items(), begun.state_dict().values(), strict=True)
+    return {name: torch.lerp(end, back, share) for (name, end), back in ends}
+
+
+def nearest(
+    problem: Problem, trained: Classifier, units: BertArchitecture, in_bits: BertArchitecture
+) -> Classifier:
+    """The weights between `trained` and the student of the problem that answer most like the
+    teacher once they are cut to these units and rounded, on rows of `alpha`."""
+    # A student that is trained at all sizes moves away from its teacher for the sake of the small
+    # ones. A large cut is nearer with weights between the two ends (after WiSE-FT, Wortsman et al.
+    # 2022): the nearly whole model with those of the beginning, a model below half of the FLOPs
+    # with the trained.
+    if problem.student_is_new:  # it does not know the task
+        return trained
+    rows = np.random.default_rng(0).permutation(len(problem.alpha))[:_ROWS]
+    judging, wanted = problem.alpha.at(rows), problem.alpha_logits[torch.from_numpy(rows)].cpu()
+
+    def near(share: float) -> float:
+        weights = between(trained, problem.student, share)
+        smaller = quantised(cut(weights, trained.config, units), in_bits)
+        return nearness(smaller, judging, wanted, problem.device)
+
+    share = max(_WAY_BACK, key=near)
+    if not share:
+        return trained
+    model = copy.deepcopy(trained)
+    model.load_state_dict(between(trained, problem.student, share))
+    return model

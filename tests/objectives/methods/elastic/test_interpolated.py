@@ -1,7 +1,5 @@
 """Weights between those of a training and those that it began with."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from objectives.methods.elastic.interpolated import between, nearest
+from objectives.methods.elastic.elastic_search import between, nearest
 from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.pretrained import Classifier
