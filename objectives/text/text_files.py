@@ -63,7 +63,11 @@ class TextFile:
             raise UserError(f"file '{self.path}' is empty")
         try:
             if self.delimiter:
-                return self._quoted(labels)._read_csv((*columns, *labels), cache)
+                quotes = self.quotechar
+                if quotes is None:
+                    quotes = quotes_of(self.path, self.delimiter, self.encoding, labels)
+                quoted = replace(self, quotechar=quotes)
+                return quoted._read_csv((*columns, *labels), cache)
             data = without_views(self._read_typed(columns, cache), cache)
             self._check_columns((*columns, *labels), data.column_names)
             return data
@@ -83,13 +87,6 @@ class TextFile:
             for _ in lines:
                 pass
         return self._load("json", cache, encoding=self.encoding)
-
-    def _quoted(self, labels: Sequence[str]) -> "TextFile":
-        """Set `quotechar` from the contents where it is not given."""
-        if self.quotechar is not None:
-            return self
-        quotes = quotes_of(self.path, self.delimiter, self.encoding, labels)
-        return replace(self, quotechar=quotes)
 
     def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
         first = self._first_row()

@@ -130,7 +130,9 @@ def _logits(
         shares = np.full((len(labels), len(names)), teacher.smoothing / len(names))
         shares[np.arange(len(labels)), [place[label] for label in labels]] += 1 - teacher.smoothing
         return names, np.log(shares.clip(_LEAST))
-    names = names or _names(values[0])
+    if not names:
+        first = json.loads(values[0]) if isinstance(values[0], str) else values[0]
+        names = list(first) if isinstance(first, Mapping) else list(map(str, range(len(first))))
     numbers = np.array(list(_numbers(source, names, values)))
     if not np.isfinite(numbers).all():
         raise UserError(f"{source}: it has nan or infinite numbers; mend them")
@@ -139,10 +141,10 @@ def _logits(
     sums, several = numbers.sum(1), task.multi_label
     off = (numbers > 1).any(1) if several else np.abs(sums - 1) > _OFF
     if (wrong := (numbers < 0).any(1) | off).any():
-        first = numbers[wrong][0]
+        row = numbers[wrong][0]
         raise UserError(
             f"{source}: {wrong.sum():,} rows are no probabilities{' that sum to 1' * (not several)}"
-            f", such as {', '.join(f'{number:g}' for number in first[:5])} (sum {first.sum():.3g});"
+            f", such as {', '.join(f'{number:g}' for number in row[:5])} (sum {row.sum():.3g});"
             " mend them, or set answers_as='logits'"
         )
     if several:
@@ -154,12 +156,6 @@ def _label(value: Any) -> str:
     value = value.strip() if isinstance(value, str) else value
     number = number_of(value)
     return str(value if number is None else number)
-
-
-def _names(value: Any) -> list[str]:
-    """Names of the labels that one answer gives."""
-    value = json.loads(value) if isinstance(value, str) else value
-    return list(value) if isinstance(value, Mapping) else [str(n) for n in range(len(value))]
 
 
 def _numbers(source: str, names: Sequence[str], values: Sequence[Any]) -> Iterator[list[float]]:

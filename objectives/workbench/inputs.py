@@ -23,7 +23,7 @@ from objectives.text.roles import load_text
 from objectives.text.task import LabelledText, Task
 from objectives.workbench.answering import Answering, BertAnswers, load_classifiers
 from objectives.workbench.given import GivenAnswers, read_given
-from objectives.workbench.teacher import Teacher, check_labels, load_teacher
+from objectives.workbench.teacher import Teacher, load_teacher
 
 JUDGING = ("select", "heldout")
 """The roles that say what a model is worth."""
@@ -166,19 +166,22 @@ def read_inputs(
         _check_given(student, augmentation)
     reader = start if why and start else models[0]
     if student_layers is not None:
-        _check_layers(reader, student_layers, why)
+        if why:
+            raise UserError(
+                f"student_layers is {student_layers}, but there is no teacher to take layers of: "
+                f"'{reader.name}' {why}; set Study.student"
+            )
+        check_layers(student_layers, reader.bert_config().num_hidden_layers)
+    own_fingerprint = None
     if start is not None:
         start.bert_config()  # refuses what cannot be cut
+        own_fingerprint = start.fingerprint_with_tokenizer if why else start.fingerprint
     text, given = _named(task, teacher, load_text(task))
-    check_labels(teacher, text.label_names, several=text.several)
-    if start is not None and start.has_classifier:
-        start.label_order(text.label_names, several=text.several)
+    for checkpoint in [c for c in (*models, start) if c is not None and c.has_classifier]:
+        checkpoint.label_order(text.label_names, several=text.several)
     notes = [note for model in dict.fromkeys((reader, *models)) for note in model.notes()]
     for checkpoint in filter(None, {reader, start}):
         _check_segments(checkpoint, reader.tokenizer, task)
-    own_fingerprint = None
-    if start is not None:
-        own_fingerprint = start.fingerprint_with_tokenizer if why else start.fingerprint
     settled = teacher
     if teacher.checkpoint and teacher.fine_tuned:
         settled = teacher.settled(len(text.roles["train"].texts), teacher.checkpoint)
@@ -240,15 +243,6 @@ def _named(
     for role, rows in text.roles.items() if task.multi_label and not task.labelled else ():
         roles[role] = replace(rows, labels=np.full((len(rows.texts), len(names)), -1, np.int8))
     return replace(text, label_names=names, roles=roles), given
-
-
-def _check_layers(checkpoint: Checkpoint, chosen: tuple[int, ...], why: str) -> None:
-    if why:
-        raise UserError(
-            f"student_layers is {chosen}, but there is no teacher to take layers of: "
-            f"'{checkpoint.name}' {why}; set Study.student"
-        )
-    check_layers(chosen, checkpoint.bert_config().num_hidden_layers)
 
 
 def _read_beside(extra: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:

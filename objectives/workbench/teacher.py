@@ -247,13 +247,6 @@ def ready(checkpoint: Checkpoint, text: LabelledText, device: str) -> BertForSeq
     return model
 
 
-def check_labels(teacher: Teacher, names: Sequence[str], *, several: bool = False) -> None:
-    """Raise UserError for a label of the task that a fine-tuned teacher does not know."""
-    for checkpoint in teacher.models:
-        if checkpoint.has_classifier:
-            checkpoint.label_order(names, several=several)
-
-
 def check_answers(teacher: Teacher, logits: Tensor, texts: Sequence[tuple[str, ...]]) -> None:
     """Raise UserError if a logit (rows, C) of the teacher is nan or infinite."""
     wrong = (~logits.isfinite().all(-1)).nonzero().flatten().tolist()

@@ -170,7 +170,12 @@ def prepare(
     splits, notes = _rows(inputs, session)
     answering = inputs.answering(splits["train"], session)
     bert = answering.bert
-    splits, answers = _answered(inputs, answering, splits)
+    answers = {
+        role: answering.answer(splits[role], inputs.text.roles[role])
+        for role in (*JUDGING, "alpha")
+    }
+    if not inputs.task.labelled:
+        splits |= {role: splits[role].answered(logits) for role, logits in answers.items()}
     labelled = splits["train"]
     train, texts, alpha = rows_of_students(inputs, splits, fidelity, session)
     student = _student(inputs, bert, session)
@@ -293,19 +298,6 @@ def _log(session: Session, *notes: str | None) -> list[str]:
     for note in present:
         session.progress.note(note)
     return present
-
-
-def _answered(
-    inputs: Inputs, answering: Answering, splits: Mapping[str, Split]
-) -> tuple[dict[str, Split], dict[str, Tensor]]:
-    """The rows, labelled by the teacher where the task has no labels; and its logits (rows, C) of
-    those that judge, and of alpha."""
-    rows, roles = inputs.text.roles, (*JUDGING, "alpha")
-    answers = {role: answering.answer(splits[role], rows[role]) for role in roles}
-    if inputs.task.labelled:
-        return dict(splits), answers
-    labelled = {role: splits[role].answered(logits) for role, logits in answers.items()}
-    return {**splits, **labelled}, answers
 
 
 def _student(

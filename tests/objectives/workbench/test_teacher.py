@@ -1,7 +1,5 @@
 """The teacher: fine-tuned once and kept by content, or taken as it is."""
 
-from __future__ import annotations
-
 import errno
 import json
 from array import array
@@ -26,7 +24,6 @@ from objectives.text.data import Split
 from objectives.text.task import ROLES, Examples, LabelledText
 from objectives.workbench.teacher import (
     Teacher,
-    check_labels,
     load_teacher,
     teacher_notes,
     weak_teacher_note,
@@ -301,7 +298,7 @@ def test_labels_that_nobody_named_match_by_index(
     assert "by position: LABEL_0 is happy, LABEL_1 is neutral, LABEL_2 is sad; if that is" in note
     assert [*teacher_notes(Teacher(checkpoint=unnamed), ["0", "1", "2"])] == []
     with pytest.raises(UserError, match="it knows LABEL_0, LABEL_1, LABEL_2"):
-        check_labels(Teacher(checkpoint=unnamed), ["happy", "sad"])
+        Checkpoint(unnamed).label_order(["happy", "sad"])
 
 
 def test_labels_match_by_index_all_or_none(fine_tuned: str, tmp_path: Path) -> None:
@@ -326,7 +323,7 @@ def test_two_outputs_of_one_name_are_refused(
         with pytest.raises(
             UserError, match=r"the outputs 0 to 2, each otherwise; it names '[ab]'$"
         ):
-            check_labels(Teacher(checkpoint=twins), names)
+            Checkpoint(twins).label_order(names)
 
 
 def test_outputs_that_are_not_numbered_from_0_are_refused(fine_tuned: str, tmp_path: Path) -> None:
@@ -335,7 +332,7 @@ def test_outputs_that_are_not_numbered_from_0_are_refused(fine_tuned: str, tmp_p
     names = dict(enumerate(LABELS, start=1))
     config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": names}))
     with pytest.raises(UserError, match=r"0 to 2, each otherwise; it names '1', '2', '3'$"):
-        check_labels(Teacher(checkpoint=shifted), LABELS)
+        Checkpoint(shifted).label_order(LABELS)
 
 
 def test_blanks_around_the_name_of_an_output_do_not_count(fine_tuned: str, tmp_path: Path) -> None:
@@ -351,7 +348,7 @@ def test_labels_that_are_the_numbers_of_the_outputs_match_by_index(
     assert Checkpoint(turned).label_order(["0", "1", "2"]) == [1, 2, 0]
     for numbers in (["1", "2", "3"], ["0", "1"]):
         with pytest.raises(UserError, match="rename those of the data, or id2label in its config"):
-            check_labels(Teacher(checkpoint=fine_tuned), numbers)
+            Checkpoint(fine_tuned).label_order(numbers)
 
 
 def test_a_teacher_that_gives_several_labels_at_once_is_refused(
@@ -361,17 +358,13 @@ def test_a_teacher_that_gives_several_labels_at_once_is_refused(
     model.config.problem_type = "multi_label_classification"
     model.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="it gives a text several labels"):
-        check_labels(Teacher(checkpoint=str(tmp_path)), LABELS)
-
-
-def test_a_teacher_to_be_fine_tuned_learns_any_labels(tiny_bert: str) -> None:
-    check_labels(Teacher(checkpoint=tiny_bert), ["any", "names", "at", "all"])
+        Checkpoint(str(tmp_path)).label_order(LABELS)
 
 
 def test_a_label_that_the_teacher_does_not_know_is_named(fine_tuned: str) -> None:
     message = r"does not know the label\(s\) angry of the task; it knows happy, neutral, sad"
     with pytest.raises(UserError, match=message):
-        check_labels(Teacher(checkpoint=fine_tuned), ["angry", "happy"])
+        Checkpoint(fine_tuned).label_order(["angry", "happy"])
 
 
 def test_a_teacher_learns_its_task(workbench: Workbench) -> None:
