@@ -316,7 +316,12 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
                 alpha.grad = None
         else:
             loss, slopes = training.mask_gradients(next(self.batches), masks, self._task_loss)
-            task, measured["alpha_loss"] = self._chained(masks, slopes), loss
+            measured["alpha_loss"] = loss
+            leaves, of_masks = list(self.alpha.values()), [slopes[space] for space in masks]
+            gradients = torch.autograd.grad(
+                [*masks.values()], leaves, of_masks, materialize_grads=True
+            )
+            task = dict(zip(self.alpha, gradients, strict=True))
         flops, ratios = self._flops_gradients(progress)
         self.optimizer.step(task, flops)
         return {**measured, **ratios}
@@ -326,13 +331,6 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             return task_loss(logits, batch.labels)
         wanted = self.problem.alpha_logits[batch.rows]
         return prediction_loss(logits, wanted, several=self.problem.train.several)
-
-    def _chained(self, masks: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Gradients:
-        """Gradients by alpha of what has these `slopes` by the masks."""
-        of_masks = [slopes[space] for space in masks]
-        leaves = list(self.alpha.values())
-        gradients = torch.autograd.grad([*masks.values()], leaves, of_masks, materialize_grads=True)
-        return dict(zip(self.alpha, gradients, strict=True))
 
     def architecture(self, place: int) -> BertArchitecture:
         """The units of highest alpha inside the budget."""

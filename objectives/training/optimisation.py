@@ -9,7 +9,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_linear_schedule_with_warmup
 
 from objectives.device import on_device
-from objectives.training.recorded import is_recording
 
 Schedule = Literal["linear", "constant"]
 """After 10% of warm-up the rate falls linearly to 0, or stays."""
@@ -113,9 +112,11 @@ class PopulationOptimizer:
         before: Sequence[Tensor] = ()
         if self._share is not None:
             before = torch._foreach_mul(weights, 1.0)  # copies, by a few kernels on a GPU
-        # torch refuses to record a step without this, and warns of a plain one with it.
+        # torch refuses to record a step without this, and warns of a plain one with it. A build for
+        # CUDA fails at the second question where it finds no driver.
+        recorded = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         for group in self._optimizer.param_groups:
-            group["capturable"] = is_recording()
+            group["capturable"] = recorded
         self._optimizer.step()
         self.drop_gradients()
         if self._share is not None:

@@ -109,8 +109,10 @@ class Population:
             for model in models
         ]
         weights, reads = fuse(states, widths, padded, config.hidden_size)
+        # A matrix (K, O, I) lies in memory as (K, I, O), as its gradient: autograd would copy that.
+        laid = {n: w.mT.contiguous().mT if w.ndim == 3 else w for n, w in weights.items()}
         return cls(
-            weights={name: _by_inputs(w).requires_grad_() for name, w in weights.items()},
+            weights={name: weight.requires_grad_() for name, weight in laid.items()},
             reads=reads,
             embeddings=embeddings.eval().requires_grad_(False),
             widths=widths,
@@ -423,12 +425,6 @@ def _attend(
         query, key, value, attn_mask=added, scale=scale
     )
     return context[..., :size]
-
-
-def _by_inputs(weight: Tensor) -> Tensor:
-    """Lay a matrix (K, O, I) in memory as (K, I, O), as its gradient lies: autograd would copy
-    that."""
-    return weight.mT.contiguous().mT if weight.ndim == 3 else weight
 
 
 def _float32(tensor: Tensor) -> Tensor:

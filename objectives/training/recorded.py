@@ -16,12 +16,6 @@ Tensors = Mapping[str, Tensor]
 _Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
-def is_recording() -> bool:
-    """Whether what is asked of the GPU now is recorded, and not done."""
-    # A build for CUDA fails at the question where it finds no driver.
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
 @dataclass(eq=False)
 class _Recording:
     graph: torch.cuda.CUDAGraph

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from itertools import islice
 
 import torch
@@ -94,19 +93,17 @@ class StageTraining:
     ) -> tuple[Tensor, Tensors]:
         """A loss (K,) of logits on a batch under masks, and its gradients by these; each time the
         same loss."""
-        given = {space: mask.detach() for space, mask in masks.items()}
-        function, inputs = partial(self._mask_gradients, loss), {**vars(batch), **given}
-        results = dict(self._recorded_masks.call(function, inputs))
-        return results.pop("loss"), results
 
-    def _mask_gradients(
-        self, loss: Callable[[Tensor, Batch], Tensor], inputs: Tensors
-    ) -> dict[str, Tensor]:
-        batch, given = batch_and_masks(inputs)
-        masks = {space: mask.detach().requires_grad_() for space, mask in given.items()}
-        losses = loss(self.population.logits(batch, masks), batch)
-        slopes = torch.autograd.grad(losses.sum(), [*masks.values()], materialize_grads=True)
-        return {"loss": losses.detach(), **dict(zip(masks, slopes, strict=True))}
+        def gradients(inputs: Tensors) -> Tensors:
+            of_batch, given = batch_and_masks(inputs)
+            leaves = {space: mask.detach().requires_grad_() for space, mask in given.items()}
+            losses = loss(self.population.logits(of_batch, leaves), of_batch)
+            slopes = torch.autograd.grad(losses.sum(), [*leaves.values()], materialize_grads=True)
+            return {"loss": losses.detach(), **dict(zip(leaves, slopes, strict=True))}
+
+        given = {space: mask.detach() for space, mask in masks.items()}
+        results = dict(self._recorded_masks.call(gradients, {**vars(batch), **given}))
+        return results.pop("loss"), results
 
     def state(self, slot: int) -> dict[str, Tensor]:
         return self.population.slot(self.slots.index(slot))

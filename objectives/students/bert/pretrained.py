@@ -62,10 +62,8 @@ spaces."""
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A classifier, or a model that one can be made of: a folder or a name on the hub.
-
-    Its configuration, tokenizer and names of weights are read once, when they are first asked for.
-    """
+    """A classifier, or a model that one can be made of: a folder or a name on the hub, read once
+    when it is first asked for something."""
 
     name: str
 

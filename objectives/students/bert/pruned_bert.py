@@ -77,13 +77,11 @@ class PrunedBertConfig(BertConfig):
         """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""
         layers: Any = self.per_layer_config
         if isinstance(layers, dict):  # before transformers 5.14 these are what config.json says
-            layers = [self._with(layers.get(str(n), {})) for n in range(self.num_hidden_layers)]
+            sizes = [layers.get(str(n), {}) for n in range(self.num_hidden_layers)]
+            layers = [copy.copy(self) for _ in sizes]
+            for layer, fields in zip(layers, sizes, strict=True):
+                vars(layer).update(fields)
         return cast("list[PrunedBertConfig]", list(layers))
-
-    def _with(self, fields: dict[str, Any]) -> "PrunedBertConfig":
-        layer = copy.copy(self)
-        layer.__dict__ = {**self.__dict__, **fields}
-        return layer
 
 
 class ProjectedEmbeddings(BertEmbeddings):

@@ -14,9 +14,9 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from .formulas import operation_of
+from .formulas import Formula, is_formula
 from .graph import IDENTITY, NONE, Graph
-from .operations import FAR
+from .operations import FAR, OPERATIONS
 from .recurrence import over_tokens
 
 
@@ -57,7 +57,8 @@ class CellBlock(nn.Module):
     def __init__(self, width: int, operation: str):
         super().__init__()
         self.LayerNorm = nn.LayerNorm(width)
-        self.operation = operation_of(width, operation)
+        formula = is_formula(operation)
+        self.operation = Formula(width, operation) if formula else OPERATIONS[operation](width)
 
     def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
         """Padding becomes 0."""

@@ -1,14 +1,14 @@
 """Formulas of attention, graphs of functions of Q, K, V and P (AutoBERT-Zero, Gao et al. 2022).
 
-A formula is written as nested calls: standard attention is
-matmul(softmax(scale(matmul(Q,transpose(K)))),V). What stands there twice is computed once. A value
-is a matrix of each head, whose sides are n tokens or d dimensions; an input is n x d, and so must
-the result be. What the paper leaves open is decided so: `scale` divides by the root of d whatever
-the sides, as the formulas that it found need; `cosine` and `euclidean` compare each row of one
-matrix with each row of the other.
-
 This file imports torch and files beside it: an exported model carries copies.
 """
+
+# A formula is written as nested calls: standard attention is
+# matmul(softmax(scale(matmul(Q,transpose(K)))),V). What stands there twice is computed once. A
+# value is a matrix of each head, whose sides are n tokens or d dimensions; an input is n x d, and
+# so must the result be. What the paper leaves open is decided so: `scale` divides by the root of d
+# whatever the sides, as the formulas that it found need; `cosine` and `euclidean` compare each row
+# of one matrix with each row of the other.
 
 import ast
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .operations import HEAD_DIM, OPERATIONS
+from .operations import HEAD_DIM
 
 INPUTS = ("Q", "K", "V", "P")
 """Linear maps of the hidden states."""
@@ -160,9 +160,3 @@ _ENTRYWISE: dict[str, Callable[..., Tensor]] = {
     "softsign": functional.softsign,
     "add": torch.add,
 }
-
-
-def operation_of(width: int, name: str) -> nn.Module:
-    """Make the module of a formula, or of an entry of `OPERATIONS`, for hidden states of this
-    width."""
-    return Formula(width, name) if is_formula(name) else OPERATIONS[name](width)
