@@ -30,19 +30,18 @@ def content_key(ingredients: Mapping[str, object]) -> str:
 
 @contextmanager
 def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
-    """A path to write a file or a folder to that becomes `target` at the end, or vanishes.
-
-    It survives a power cut: all that was written is on disk before the rename, and the rename when
-    this returns. A `target` that is there is replaced. What a killed process left under the
-    unfinished name is removed first: only one process may write a `target` at a time, so processes
-    that share its folder hold a lock. Without `replace` several may: nothing but an empty folder
-    becomes `target`, the first time; all others raise OSError.
-    """
+    """A path to write a file or a folder to that becomes `target` at the end, replacing one that is
+    there, or vanishes."""
+    # What a killed process left under the unfinished name is removed first: only one process may
+    # write a `target` at a time, so processes that share its folder hold a lock. Without `replace`
+    # several may: nothing but an empty folder becomes `target`, the first time; all others raise
+    # OSError.
     suffix = "" if replace else f"-{secrets.token_hex(8)}"
     unfinished = target.with_name(f".{target.name}.unfinished{suffix}")
     _remove(unfinished)
     try:
         yield unfinished
+        # It survives a power cut: all is on disk before the rename, and the rename at the return.
         for written in (*unfinished.rglob("*"), unfinished):
             sync(written)
         if target.is_dir() and target.samefile("."):  # who is in it stays in it
@@ -93,13 +92,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def kernel_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold this file locked against all other holders, in this process and in others.
-
-    It is `flock`: the kernel serves waiters in turn and frees what a dead process held. Locks that
-    look again and again, such as filelock's and Optuna's own, starve most of a few busy workers.
-
-    Raises BlockingIOError at once if another holds it and this one does not `wait`.
-    """
+    """Hold this file locked against all other holders, in this process and in others; without
+    `wait` raise BlockingIOError at once if another holds it."""
+    # The kernel serves waiters in turn and frees what a dead process held. Locks that look again
+    # and again, such as filelock's and Optuna's own, starve most of a few busy workers.
     held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(held, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

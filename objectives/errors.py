@@ -156,9 +156,8 @@ class Checked:
 
 
 def check_types(owner: Any) -> None:
-    """Raise UserError for the first field of a dataclass that holds what its type does not allow.
-    Numbers and their ranges, strings, literals, paths, True and False, dataclasses, None and tuples
-    of these are looked at; of all else anything goes. A list may stand for a tuple."""
+    """Raise UserError for the first field of a dataclass that holds what its type does not allow;
+    types that `wanted` does not know allow anything."""
     types = types_of(type(owner))
     for field in fields(owner):
         right = wanted(types[field.name], getattr(owner, field.name))

@@ -21,9 +21,10 @@ OF_CLASSES: tuple[Metric, ...] = ("accuracy", "macro_f1", "mcc", "f1")
 
 def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes: int = 2) -> float:
     """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
-    `classes` are those of the task, whichever of them occur: F1 is that of class 1 of two, of more
-    the mean over those that occur. Of rows with several labels all must be right to be accurate;
-    micro F1 counts them together, macro F1 is the mean over all labels."""
+    `classes` are those of the task, whichever of them occur."""
+    # F1 is that of class 1 of two, of more the mean over those that occur. Of rows with several
+    # labels all must be right to be accurate; micro F1 counts them together, macro F1 is the mean
+    # over all labels.
     if metric in ("accuracy", "agreement"):
         same = labels == predictions
         return float(np.mean(same if same.ndim == 1 else same.all(1)))

@@ -132,13 +132,12 @@ def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @dataclass(frozen=True)
 class BitOps(Flops):
-    """FLOPs, those between numbers of few bits as a share: bits x bits / 64.
+    """FLOPs, those between numbers of few bits as a share, bits x bits / 64: the convention of
+    BinaryBERT's tables (Bai et al. 2021), where one of 8 bits with 8 counts as one of float32."""
 
-    The convention of BinaryBERT's tables (Bai et al. 2021), where a float32 operation counts as one
-    and so does one of 8 bits with 8. A weight of few bits counts as float32 where what enters it is
-    not rounded: the two meet in float32. Q K^T and attention times V have no weights; both factors
-    have the `attention_bits` of the layer, or without these the bits of what enters its weights.
-    """
+    # A weight of few bits counts as float32 where what enters it is not rounded: the two meet in
+    # float32. Q K^T and attention times V have no weights; both factors have the `attention_bits`
+    # of the layer, or without these the bits of what enters its weights.
 
     counts_bits: ClassVar[bool] = True
 

@@ -41,15 +41,13 @@ class Worth:
 def bootstrap_interval(
     metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
 ) -> Interval:
-    """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement. It says
-    what another sample of as many rows could have given, and nothing of another training seed.
-    Models of one split meet the same samples: see `resampled_metrics`.
-
-    Rows of a rare class, drawn again, say nothing of its others. So in a mean over C classes each
-    that has fewer than `FEWEST` rows adds the variance of an F1 of which nothing is known, 1/12 as
-    it is uniform in [0, 1], over C squared."""
+    """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement: what
+    another sample of as many rows could have given, not another training seed."""
     values = resampled_metrics(metric, labels, predictions, classes)
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    # Rows of a rare class, drawn again, say nothing of its others. So in a mean over C classes each
+    # that has fewer than `FEWEST` rows adds the variance of an F1 of which nothing is known, 1/12
+    # as it is uniform in [0, 1], over C squared.
     if more := _of_rare_classes(metric, labels, predictions, classes):
         value = metric_value(metric, labels, predictions, classes=classes)
         low, high = value - np.hypot(value - low, more), value + np.hypot(high - value, more)
@@ -73,9 +71,8 @@ def _of_rare_classes(metric: Metric, labels: Labels, predictions: Labels, classe
 def resampled_metrics(
     metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
 ) -> Floats:
-    """The metric on each sample of the bootstrap, (500,); `classes` are those of the task. Sample i
-    is made of the same rows at every call: the differences of what two models of one split get are
-    those of a paired bootstrap."""
+    """The metric on each sample of the bootstrap, (500,), sample i of the same rows at every call:
+    differences between models of one split are paired. `classes` are those of the task."""
     (values,) = resampled_together(metric, labels, [predictions], classes)
     return np.asarray(values)
 

@@ -36,13 +36,11 @@ class Budget:
 def hinge_loss(
     expected: Tensor, actual: Tensor, target: Tensor, tolerance: Tensor, *, one_sided: bool = False
 ) -> Tensor:
-    """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside (Dong & Yang 2019).
-
-    All arguments and the result are (K,). `expected` is E, differentiable; `actual` is F, the cost
-    of the units that are open at the moment (or E itself), which alone decides the side; `target`
-    is R in the unit of the cost; `tolerance` is t, a share of R. On the closed band the loss is 0:
-    the source leaves the edge open.
-    """
+    """+log E above the band [(1 - t) R, (1 + t) R], -log E below, 0 inside, edges included (Dong &
+    Yang 2019, which leaves these open): (K,), as all arguments."""
+    # `expected` is E, differentiable; `actual` is F, the cost of the units that are open at the
+    # moment (or E itself), which alone decides the side; `target` is R in the unit of the cost;
+    # `tolerance` is t, a share of R.
     upper = target if one_sided else (1 + tolerance) * target
     above = (actual > upper).to(expected.dtype)
     below = (actual < (1 - tolerance) * target).to(expected.dtype)
@@ -57,13 +55,10 @@ def scheduled_ratio(
     whole: float = 1.0,
 ) -> Tensor:
     """The target ratio in force at `progress` in [0, 1]: from `whole`, the ratio of the student
-    before it is searched, to R, which it reaches at `ramp`.
-
-    The steps of a search see the progress 0, 1/n, ..., (n - 1)/n: with a ramp of 1 the target of
-    the last is still just above R. The cut is made to R.
-
-    "cubic" falls fast at first and slowly at the end (Zhu & Gupta 2018); "constant" is R all along.
-    """
+    before it is searched, to R, which it reaches at `ramp`."""
+    # The steps of a search see the progress 0, 1/n, ..., (n - 1)/n: with a ramp of 1 the target of
+    # the last is still just above R. The cut is made to R. "cubic" falls fast at first and slowly
+    # at the end (Zhu & Gupta 2018).
     done = min(1.0, progress / ramp)
     if schedule == "geometric":
         return whole * (target_ratio / whole) ** done
@@ -74,32 +69,28 @@ def scheduled_ratio(
 def discretise(
     scores: Mapping[str, Tensor], cost: Cost, *, target: float, tolerance: float, threshold: float
 ) -> BertArchitecture:
-    """The architecture inside the budget that keeps the units of highest score.
-
-    `scores` maps each searched space to (layers, *units_of), one student's; a space that is missing
-    is kept whole. Heads, neurons and inputs are decided one by one; the dimensions of "qk" and "v"
-    in steps, so that the heads of a layer keep equally many: the r-th step opens the r-th best
-    dimension of each head, and its score is the mean of theirs. A layer with heads keeps at least
-    one step, and one input, of each kind; without heads they cost nothing and are dropped. What
-    lies in a layer that is not kept costs nothing and goes with it.
-
-    Steps above `threshold` are kept if that already lies in the band [(1 - t) R, (1 + t) R] around
-    `target`. Otherwise the steps are taken in the order of their scores, each that still fits below
-    the target beside what is kept already. If the result is below the band, because the cheap steps
-    are used up or the gap is smaller than a step, the number of units of one kind, first of the
-    most expensive, is changed by as little as possible until the others can fill the rest. With
-    "heads" and "ffn" that finds the band wherever it can be reached; the caller compares
-    `cost.exact` with it. A unit of score +inf is kept and one of -inf is not, whatever the budget.
-    """
+    """The architecture inside the budget that keeps the units of highest score, (layers, *units_of)
+    of each searched space; a space that is missing is kept whole."""
+    # Heads, neurons and inputs are decided one by one; the dimensions of "qk" and "v" in steps, so
+    # that the heads of a layer keep equally many: the r-th step opens the r-th best dimension of
+    # each head, and its score is the mean of theirs. A layer with heads keeps at least one step,
+    # and one input, of each kind; without heads they cost nothing and are dropped. What lies in a
+    # layer that is not kept costs nothing and goes with it. A unit of score +inf is kept and one of
+    # -inf is not, whatever the budget.
     lanes = _Lanes(scores, cost)
     low, high = (1 - tolerance) * target, (1 + tolerance) * target
-
+    # Steps above the threshold, if that already lies in the band [(1 - t) R, (1 + t) R].
     as_searched = lanes.forced + lanes.count(lanes.ranked[lanes.values > threshold])
     if low <= lanes.cost_of(as_searched) <= high:
         return lanes.architecture(as_searched)
+    # Else by score, each step that still fits below the target beside what is kept already.
     below = lanes.fill(lanes.forced, lanes.ranked, target)
     if lanes.cost_of(below) >= low:
         return lanes.architecture(below)
+    # Below the band the cheap steps are used up, or the gap is smaller than a step. The number of
+    # units of one kind, first of the most expensive, is changed by as little as possible until the
+    # others can fill the rest. With "heads" and "ffn" that finds the band wherever it can be
+    # reached; the caller compares `cost.exact` with it.
     for costly in lanes.kinds():
         counts = _other_costly_ones(lanes, costly, below, low, high)
         if counts is not None:
@@ -182,10 +173,9 @@ class _Lanes:
                 yield costly
 
     def fill(self, counts: Tensor, steps: Tensor, limit: float) -> Tensor:
-        """Take the steps in order, each that fits below the limit beside what is taken. Costs never
-        fall as steps are taken: the first step that does not fit is found by bisection, and ends
-        its lane."""
+        """Take the steps in order, each that fits below the limit beside what is taken."""
         while len(steps):
+            # Costs never fall as steps are taken: the first that does not fit ends its lane.
             taken = counts
             fitting = bisect_right(
                 range(1, len(steps) + 1),

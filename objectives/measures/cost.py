@@ -1,12 +1,11 @@
-"""The one way to count: what a BERT classifier costs in closed form, exact or expected.
+"""The one way to count: what a BERT classifier costs in closed form, exact or expected. A cost is a
+sum over layers of a function of their widths, in a stated unit."""
 
-A cost is a sum over layers of a function of their widths, in a stated unit; a study has one, its
-second objective. FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the
-linear layers of the encoder, Q K^T, attention times V, pooler, classifier, and the projection of
-embeddings that are narrower than hidden states. Embedding look-ups, softmax, layer norm,
-activations and bias adds are no matmuls and do not count. Tests hold that this equals
-`torch.utils.flop_counter.FlopCounterMode` to the last digit.
-"""
+# FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the linear layers of
+# the encoder, Q K^T, attention times V, pooler, classifier, and the projection of embeddings that
+# are narrower than hidden states. Embedding look-ups, softmax, layer norm, activations and bias
+# adds are no matmuls and do not count. Tests hold that this equals
+# `torch.utils.flop_counter.FlopCounterMode` to the last digit.
 
 import abc
 from collections.abc import Mapping
@@ -45,8 +44,7 @@ Count = TypeVar("Count", float, Tensor)
 @dataclass(frozen=True)
 class Cost(abc.ABC):
     """Cost of a classifier of `shape`, cut or masked: a sum over its layers. A subclass gives the
-    unit, the fixed part, and the cost of a layer from its widths. Counts are ints, measured costs
-    floats."""
+    unit, the fixed part, and the cost of a layer: an int if it is counted."""
 
     priced: ClassVar[tuple[str, ...]] = SPACES
     """The spaces that it has a cost for."""
@@ -81,12 +79,8 @@ class Cost(abc.ABC):
         return sum(self.layer(widths) for widths in layers if widths.layers) + self.fixed
 
     def expected(self, masks: Mapping[str, Tensor]) -> Tensor:
-        """The cost at the sums of soft masks; `exact` at an architecture's masks of 0 and 1.
-
-        `masks` maps a space to (K, layers, *units_of), values in [0, 1]; a space that is missing is
-        fully open. Returns (K,) float64, differentiable. Raises UserError for a space without a
-        cost.
-        """
+        """The cost (K,) at the sums of soft masks, space to (K, layers, *units_of), in float64:
+        differentiable; `exact` at an architecture's masks of 0 and 1. A missing space is open."""
         assert masks, "expected() needs the masks of at least one space"
         check_priced(self.unit, self.priced, tuple(masks))
         students_and_layers = next(iter(masks.values())).shape[:2]

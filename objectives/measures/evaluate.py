@@ -111,10 +111,8 @@ def metric_with_interval(logits: Tensor, split: Split, metric: Metric) -> tuple[
 
 
 def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
-    """How far answers lie from the teacher's, both logits (rows, C): 0 if they are the same. The
-    mean over the rows of KL(teacher || student) in nats; of several labels their sum. Of a task of
-    numbers (C = 1) the mean squared difference, in the labels' unit squared. nan if a logit is nan
-    or infinite."""
+    """The mean over the rows of KL(teacher || student) in nats, of logits (rows, C); of numbers the
+    mean squared difference. 0 if they are the same; nan if a logit is nan or infinite."""
     student, target = logits.double(), teacher.double()  # float32 would lose the least divergences
     if split.regression:
         return float((student - target).square().mean())

@@ -179,11 +179,8 @@ def load_latency(
 def milliseconds_beside(
     model: PreTrainedModel, reference: BertForSequenceClassification, latency: Latency
 ) -> float:
-    """The latency of a model that no table predicts, on the scale of the table.
-
-    The model takes turns with `reference`, the unpruned model that `latency` is of: the median
-    ratio of their times, times what the table says of the reference. So a busy machine slows both.
-    """
+    """The latency of a model that no table predicts, on the scale of the table: its median time by
+    that of `reference`, the unpruned model, which takes turns, as a busy machine slows both."""
     conditions, device = latency.conditions, str(next(reference.parameters()).device)
     with TemporaryDirectory() as scratch:
         models = {f"{scratch}/model": model, f"{scratch}/reference": reference}

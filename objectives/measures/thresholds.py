@@ -1,10 +1,10 @@
 """Thresholds of several labels, chosen on the selection split: a label is there above its own.
+Imports no torch."""
 
-Each label's threshold is the cut between two rows that is best for the F1 of the task (SCut, Yang
-2001, "A study of thresholding strategies for text categorization"). Chosen so, the selection rows
-flatter the model. So each of them is judged by thresholds that the other four fifths choose, and
-the held-out rows by those of all, which the saved model has. Imports no torch.
-"""
+# Each label's threshold is the cut between two rows that is best for the F1 of the task (SCut, Yang
+# 2001, "A study of thresholding strategies for text categorization"). Chosen so, the selection rows
+# flatter the model. So each of them is judged by thresholds that the other four fifths choose, and
+# the held-out rows by those of all, which the saved model has.
 
 from collections.abc import Mapping
 
@@ -24,12 +24,8 @@ Thresholds = NDArray[np.float64]
 
 
 def chosen(metric: Metric, labels: Labels, logits: Logits) -> Thresholds:
-    """The best thresholds for these rows, both (rows, C), by macro or by micro F1.
-
-    Macro F1 is best where the F1 of each label is. Micro F1 is a ratio of two sums over labels, so
-    these are chosen for 2 TP - f (said + true), f the micro F1 so far, until it rises no more
-    (Dinkelbach 1967). Of equal cuts that nearest to probability 0.5 is taken.
-    """
+    """The best thresholds for these rows, both (rows, C), by macro or by micro F1; of equal ones
+    that nearest to probability 0.5."""
     order = np.argsort(-logits, axis=0, kind="stable")
     falling = np.take_along_axis(logits.astype(np.float64), order, 0)
     ends = np.full((1, logits.shape[1]), np.inf)
@@ -51,6 +47,9 @@ def chosen(metric: Metric, labels: Labels, logits: Logits) -> Thresholds:
         ties = np.isclose(worth_KC, worth_KC.max(0), rtol=0, atol=1e-12)
         return np.asarray(np.where(ties, far_KC, len(edges)).argmin(0))
 
+    # Macro F1 is best where the F1 of each label is. Micro F1 is a ratio of two sums over labels,
+    # so these are chosen for 2 TP - f (said + true), f the micro F1 so far, until it rises no more
+    # (Dinkelbach 1967).
     if metric == "macro_f1":
         cuts = best(twice_KC / np.maximum(both_KC, 1))
     else:
