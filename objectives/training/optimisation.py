@@ -33,12 +33,10 @@ def weight_optimizer(
 
 
 def linear_schedule(
-    optimizer: torch.optim.Optimizer, steps: int, done: int = 0, warmup: float = _WARMUP
+    optimizer: torch.optim.Optimizer, steps: int, warmup: float = _WARMUP
 ) -> LRScheduler:
-    """Linear warm-up for a share of the `steps`, then linear decay to 0; some steps are done."""
-    schedule: LRScheduler = get_linear_schedule_with_warmup(
-        optimizer, int(warmup * steps), steps, done - 1
-    )
+    """Linear warm-up for a share of the `steps`, then linear decay to 0."""
+    schedule: LRScheduler = get_linear_schedule_with_warmup(optimizer, int(warmup * steps), steps)
     return schedule
 
 

@@ -40,11 +40,11 @@ from objectives.training.scoring import all_alpha, answer_score
 # kernel.
 
 
-def edit_distance(one: Graph, other: Graph, edge_weight: float = 1.0) -> float:
-    """d = d_layers + lambda d_edges of two cells, lambda > 0 being the weight; symmetric, and 0
-    where they are one model alone."""
+def edit_distance(one: Graph, other: Graph) -> float:
+    """d = d_layers + d_edges of two cells (the paper's lambda is 1); symmetric, and 0 where they
+    are one model alone."""
     layers, edges = zip(*map(_described, (one, other)), strict=True)
-    return _aligned(*layers) + edge_weight * _matched(*edges)
+    return _aligned(*layers) + _matched(*edges)
 
 
 @lru_cache(maxsize=10_000)
