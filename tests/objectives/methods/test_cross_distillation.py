@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.methods.cross_distillation import CrossDistillation
 from objectives.problem import Problem
@@ -175,14 +174,6 @@ def test_units_of_which_others_do_the_same_go_first(problem: Problem) -> None:
     chosen = method.choose(replace(problem, student=student), 0)
     [kept, *_] = chosen.masks(TINY, ("ffn",))["ffn"]
     assert not any(one and other for one, other in zip(kept[:10], kept[10:20], strict=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("rows", 0), ("mu", 1.5), ("alpha", -0.1), ("beta", 2.0), ("damping", 0.0)]
-)
-def test_a_setting_out_of_range_is_refused(name: str, value: float) -> None:
-    with pytest.raises(UserError, match=f"CrossDistillation.{name} "):
-        CrossDistillation(**{name: value})
 
 
 def test_the_other_mixing_s_settings_are_idle() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from objectives.errors import UserError
 from objectives.measures.bits import Bytes
 from objectives.measures.budget import Budget, discretise
 from objectives.measures.cost import Cost, Params, Units
@@ -137,19 +136,3 @@ def test_the_planted_units_survive(workbench: Workbench, problem: Problem) -> No
         assert set(needed.heads) <= set(kept.heads)
         assert set(needed.ffn) <= set(kept.ffn)
     assert workbench.score(result.model, result.architecture).metric == 1
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("cost_power", -1.0),
-        ("target_ratio", 0.0),
-        ("target_ratio", 1.1),
-        ("tolerance", 1.0),
-        ("batch_size", 0),
-        ("squares", "labels"),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(UserError, match=rf"FisherSearch\.{field} is .*; it must be"):
-        replace(QUICK, **{field: value})

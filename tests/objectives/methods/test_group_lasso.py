@@ -117,5 +117,3 @@ def test_what_cannot_work_is_refused() -> None:
         replace(QUICK, weight_bits=(4, 1, 4))
     with pytest.raises(UserError, match=r"GroupLasso\.stages"):
         GroupLasso(stages=(replace(SHRINK, searches=False),))
-    with pytest.raises(UserError, match="penalty is -1; it must be >= 0"):
-        GroupLasso(penalty=-1)

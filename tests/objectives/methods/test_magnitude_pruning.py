@@ -189,5 +189,3 @@ def test_single_weights_are_0_and_stay_0_and_nothing_is_saved(
 def test_binary_weights_have_no_zero() -> None:
     with pytest.raises(UserError, match=r"sparsity is 0.5, but binary weights have no 0"):
         MagnitudePruning(sparsity=0.5, weight_bits=(8, 1))
-    with pytest.raises(UserError, match=r"sparsity is 1; it must be in \[0, 1\)"):
-        MagnitudePruning(sparsity=1)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
-from objectives.errors import UserError
 from objectives.methods.mrem import Mrem, _At, _Reconstruction
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchMethod, SearchResult
@@ -316,22 +315,6 @@ def test_a_part_of_a_forward_pass_is_what_the_whole_does_there(problem: Problem)
     for one, other in zip([*hidden, *rest[1:]], trace.hidden, strict=True):
         torch.testing.assert_close(one, other)
     torch.testing.assert_close(answers, logits)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("rows", 0),
-        ("modules", 0),
-        ("steps", 0),
-        ("learning_rate", 0.0),
-        ("teacher_forcing", -0.1),
-        ("batch_size", 0),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(UserError, match=rf"Mrem\.{field} is .*; it must be"):
-        replace(WHOLE, **{field: value})
 
 
 def test_what_does_nothing_is_named() -> None:

@@ -84,19 +84,3 @@ def test_without_stages_the_student_is_only_cut(problem: Problem) -> None:
 def test_a_stage_that_searches_is_refused() -> None:
     with pytest.raises(UserError, match="'look' searches, but RandomPruning chooses its units"):
         RandomPruning(stages=(Stage(name="look", epochs=1, learning_rate=1e-3, searches=True),))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("draw", -1),
-        ("draw", 0.5),
-        ("scope", "half"),
-        ("target_ratio", 0),
-        ("tolerance", 1),
-        ("batch_size", 31.7),
-    ],
-)
-def test_a_value_out_of_range_is_refused(field: str, value: object) -> None:
-    with pytest.raises(UserError, match=field):
-        replace(QUICK, **{field: value})

@@ -197,10 +197,6 @@ def test_shares_that_are_all_the_same_width_are_refused(problem: Problem) -> Non
     ("field", "value"),
     [
         ("flops_weight", -1.0),
-        ("target_ratio", 0.0),
-        ("tolerance", 1.0),
-        ("grad_rescale", 0.0),
-        ("batch_size", 0),
         ("temperature", (1.0, 0.0)),
         ("temperature", (1.0, 0.5, 0.1)),
         ("temperature", ()),

@@ -146,7 +146,6 @@ def test_a_smaller_vocabulary_is_scored_in_its_own_tokens(workbench: Workbench) 
         ({"weight_bits": (8, 5, 8)}, r"weight_bits is \(8, 5, 8\); it must be one of 32"),
         ({"input_bits": 2}, r"input_bits is 2; it must be one of 32, 8, 4"),
         ({"embedding_bits": 16}, r"embedding_bits is 16; it must be one of 32"),
-        ({"vocabulary": 0.0}, r"vocabulary is 0\.0; it must be in \(0, 1\]"),
     ],
 )
 def test_bits_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 import torch
 
-from maskfront import Cas, Problem, SearchResult, UserError
+from maskfront import Cas, Problem, SearchResult
 from objectives.measures.evaluate import nearness, predict
 from objectives.progress import SilentProgress
 from objectives.workbench.workbench import Workbench
@@ -43,12 +43,6 @@ class TestCas(SearchMethodConformance):
             (last,) = result.beside
             types = [one.model.types.weight for one in (result, last)]
             assert torch.equal(*types)
-
-
-@pytest.mark.parametrize("name", ["sparsity_weight", "orthogonality_weight"])
-def test_what_is_negative_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=rf"Cas\.{name} is -1"):
-        replace(QUICK, **{name: -1})
 
 
 @pytest.mark.slow

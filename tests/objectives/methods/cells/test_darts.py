@@ -79,14 +79,10 @@ def test_a_small_target_makes_cheap_cells(problem: Problem) -> None:
         ({"operations": (NONE,)}, r"Darts\.operations leaves nothing to choose"),
         ({"operations": ("conv3",)}, r"Darts\.operations leaves nothing to choose"),
         ({"operations": ("konv3", NONE)}, "there is no operation 'konv3'"),
-        ({"order": 3}, "order is 3; it must be one of 1, 2"),
-        ({"edges": 0}, "edges is 0"),
         ({"width": 17}, "width is 17"),
-        ({"nodes": 0}, "nodes is 0"),
         ({"cells": 0}, r"cells is \(0,\)|inputs is 0"),
         ({"operations": None, "recurrent": True, "cells": 2}, "cells is 2; it must be 1 where"),
         ({"recurrent": True}, "operation 'conv3' reads other tokens"),
-        ({"target_ratio": 0.0}, "target_ratio is 0.0"),
     ],
 )
 def test_bad_settings_are_one_line(wrong: dict[str, object], said: str) -> None:

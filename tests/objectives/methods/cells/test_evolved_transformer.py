@@ -190,15 +190,6 @@ def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:
     assert flops[0] < flops[1] / 2
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["most_cells", "candidates", "every", "population", "sample", "mutation", "finalists"],
-)
-def test_nothing_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=rf"EvolvedTransformer.{name} is 0"):
-        replace(QUICK, **{name: 0})  # type: ignore[arg-type]
-
-
 def test_a_space_without_the_transformer_is_refused() -> None:
     with pytest.raises(UserError, match=r"not in its space.*'attention'.*among the operations"):
         replace(QUICK, operations=(IDENTITY, "positions", "feed_forward"))
