@@ -38,6 +38,8 @@ ATOL = 1e-5
 """Two ways to the same logits may differ by this much."""
 TRAINED_ATOL = 1e-4
 """The same after training, which adds up what the last digits of each step differ by."""
+RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
+"""A quick stage after the cut."""
 
 
 def training_of(problem: Problem, loss: Loss = "prediction", *, students: int = 1) -> StageTraining:

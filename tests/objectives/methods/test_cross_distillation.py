@@ -14,26 +14,14 @@ from objectives.methods.cross_distillation import CrossDistillation
 from objectives.problem import Problem
 from objectives.pruning.reconstruction import descended, least, reconstructed
 from objectives.pruning.side_by_side import Pair
-from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
-from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import PruningConformance, logits_of, search_alone
+from tests.objectives.conformance import RECOVER, PruningConformance, logits_of, search_alone
+from tests.objectives.cut_models import RAGGED
 
-QUICK = CrossDistillation(
-    rows=32,
-    batch_size=16,
-    tolerance=0.1,
-    stages=(Stage(name="recover", epochs=0.5, learning_rate=1e-3),),
-)
+QUICK = CrossDistillation(rows=32, batch_size=16, tolerance=0.1, stages=(RECOVER,))
 BARE = replace(QUICK, target_ratio=0.5, stages=())
-RAGGED = BertArchitecture(
-    (
-        LayerUnits((0, 2), tuple(range(0, 40, 2))),
-        LayerUnits((), tuple(range(30))),
-        LayerUnits((3,), (1, 5, 40)),
-    )
-)
 BLOCKS = [(0, "attention.output"), (1, "output"), (2, "attention.output"), (2, "output")]
 MIXES: dict[str, dict[str, Any]] = {
     "CD": {"mixes": "losses", "mu": 0.3},

@@ -24,25 +24,15 @@ from objectives.pruning.importance import (
     row_gradients,
 )
 from objectives.pruning.reconstruction import _factors, reconstructed
-from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.training.population import Population
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import PruningConformance, logits_of, search_alone
+from tests.objectives.conformance import RECOVER, PruningConformance, logits_of, search_alone
+from tests.objectives.cut_models import RAGGED
 
-QUICK = FisherPruning(
-    batch_size=16,
-    tolerance=0.1,
-    stages=(Stage(name="recover", epochs=0.5, learning_rate=1e-3),),
-)
-RAGGED = BertArchitecture(
-    (
-        LayerUnits((0, 2), tuple(range(0, 40, 2))),
-        LayerUnits((), tuple(range(30))),
-        LayerUnits((3,), (1, 5, 40)),
-    )
-)
+QUICK = FisherPruning(batch_size=16, tolerance=0.1, stages=(RECOVER,))
 
 
 class TestConformance(PruningConformance):

@@ -15,10 +15,10 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.problem import Problem
 from objectives.pruning.importance import importance_of_student
 from objectives.students.bert.cutting import cut
-from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
 from tests.conftest import TINY
 from tests.objectives.conformance import (
+    RECOVER,
     OnMpnet,
     PruningConformance,
     counted_flops,
@@ -26,7 +26,6 @@ from tests.objectives.conformance import (
 )
 from tests.objectives.planted import PLANTED, planted_problem
 
-RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
 QUICK = FisherSearch(batch_size=16, tolerance=0.1, stages=(RECOVER,))
 
 

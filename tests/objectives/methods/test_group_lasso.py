@@ -15,15 +15,10 @@ from objectives.students.bert.linears import AXES
 from objectives.training.computed_weights import unit_parts
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import PruningConformance, training_of
+from tests.objectives.conformance import RECOVER, PruningConformance, training_of
 
 SHRINK = Stage(name="search", epochs=1, learning_rate=1e-3, loss="prediction+hidden", searches=True)
-QUICK = GroupLasso(
-    batch_size=16,
-    tolerance=0.1,
-    penalty=1.0,
-    stages=(SHRINK, Stage(name="recover", epochs=0.5, learning_rate=1e-3)),
-)
+QUICK = GroupLasso(batch_size=16, tolerance=0.1, penalty=1.0, stages=(SHRINK, RECOVER))
 
 
 class TestConformance(PruningConformance):

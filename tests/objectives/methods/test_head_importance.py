@@ -17,17 +17,11 @@ from objectives.pruning.importance import first_order_of_student
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.training.population import Population
-from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import PruningConformance
+from tests.objectives.conformance import RECOVER, PruningConformance
 from tests.objectives.planted import PLANTED, planted_problem
 
-QUICK = HeadImportance(
-    spaces=("heads", "ffn"),
-    batch_size=16,
-    tolerance=0.1,
-    stages=(Stage(name="recover", epochs=0.5, learning_rate=1e-3),),
-)
+QUICK = HeadImportance(spaces=("heads", "ffn"), batch_size=16, tolerance=0.1, stages=(RECOVER,))
 
 
 class TestConformance(PruningConformance):

@@ -20,15 +20,10 @@ from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.linears import LINEARS
 from objectives.training.losses import sequence_losses
-from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import PruningConformance, search_alone
+from tests.objectives.conformance import RECOVER, PruningConformance, search_alone
 
-QUICK = MagnitudePruning(
-    batch_size=16,
-    tolerance=0.1,
-    stages=(Stage(name="recover", epochs=0.5, learning_rate=1e-3),),
-)
+QUICK = MagnitudePruning(batch_size=16, tolerance=0.1, stages=(RECOVER,))
 
 
 class TestConformance(PruningConformance):

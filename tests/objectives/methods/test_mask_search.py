@@ -23,6 +23,7 @@ from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
 from tests.conftest import TINY
 from tests.objectives.conformance import (
+    RECOVER,
     OnMpnet,
     PruningConformance,
     assert_same,
@@ -34,7 +35,6 @@ from tests.objectives.conformance import (
 from tests.objectives.planted import PLANTED, holds_the_planted_units, planted_problem
 
 SEARCH = Stage(name="search", epochs=1, searches=True, learning_rate=1e-3)
-RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
 QUICK = MaskSearch(batch_size=16, tolerance=0.1, stages=(SEARCH, RECOVER))
 
 

@@ -14,9 +14,8 @@ from objectives.problem import Problem
 from objectives.pruning.importance import evenly
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import PruningConformance, logits_of, search_alone
+from tests.objectives.conformance import RECOVER, PruningConformance, logits_of, search_alone
 
-RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
 QUICK = RandomPruning(batch_size=16, tolerance=0.1, stages=(RECOVER,))
 
 

@@ -30,9 +30,9 @@ from objectives.students.cells.cell_classifier import CellConfig, CellForSequenc
 from objectives.students.cells.genotype import Genotype
 from objectives.text.data import Batch
 from objectives.training.population import Population, Trace, in_order
-from objectives.training.stages import Stage
 from tests.conftest import TINY, config_of
 from tests.objectives.conformance import (
+    RECOVER,
     TRAINED_ATOL,
     PruningConformance,
     RecordingProgress,
@@ -41,13 +41,7 @@ from tests.objectives.conformance import (
 )
 from tests.objectives.hypothesis_strategies import architectures, masks_of
 
-QUICK = Sandwich(
-    k=1,
-    target_ratio=0.6,
-    batch_size=16,
-    tolerance=0.1,
-    stages=(Stage(name="recover", epochs=0.5, learning_rate=1e-3),),
-)
+QUICK = Sandwich(k=1, target_ratio=0.6, batch_size=16, tolerance=0.1, stages=(RECOVER,))
 ORDERS = sorted({"".join(letters) for letters in permutations("sf" * TINY.layers)})
 
 

@@ -15,12 +15,11 @@ from objectives.errors import UserError
 from objectives.methods.binary_bert import in_halves, split
 from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture
-from objectives.students.bert.cutting import cut
-from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import dense, quantised, rounded
 from objectives.training.fusing import fuse, take
 from objectives.training.population import Population
 from tests.conftest import TINY
+from tests.objectives.cut_models import Cut, cut_by_masks, logits
 
 LAYERS = TINY.layers
 KINDS = ("normal", "skewed", "heavy", "one-sided", "sparse", "equal")
@@ -78,15 +77,8 @@ def test_the_share_as_printed_splits_into_something_else() -> None:
 
 
 @pytest.fixture(scope="module")
-def model(problem: Problem) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
-    """A layer without heads, one of all, one of one; fewer neurons and inputs."""
-    masks = {
-        "heads": [[False] * TINY.heads, [True] * TINY.heads, [True, *[False] * (TINY.heads - 1)]],
-        "ffn": [[n % 3 > 0 for n in range(TINY.ffn)]] * LAYERS,
-        "input": [[[n % 4 > 0 for n in range(TINY.hidden)]]] * LAYERS,
-    }
-    units = BertArchitecture.from_masks(TINY, masks)
-    return units, cut(problem.student.state_dict(), problem.student.config, units)
+def model(problem: Problem) -> Cut:
+    return cut_by_masks(problem)
 
 
 def with_halves(
@@ -98,16 +90,7 @@ def with_halves(
     return replace(binary, layers=tuple(replace(layer, halves=own) for layer, own in layers))
 
 
-@torch.no_grad()
-def logits(model: torch.nn.Module, problem: Problem) -> Tensor:
-    batch = problem.alpha.batch(np.arange(8), "cpu")
-    found: Tensor = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-    return found
-
-
-def test_a_split_model_answers_as_the_ternary_one(
-    model: tuple[BertArchitecture, PrunedBertForSequenceClassification], problem: Problem
-) -> None:
+def test_a_split_model_answers_as_the_ternary_one(model: Cut, problem: Problem) -> None:
     units, whole = model
     ternary = quantised(whole, units.with_bits([2] * LAYERS, [8] * LAYERS, 32))
     architecture = with_halves(units, (2, 2, 2), 32)
@@ -124,7 +107,7 @@ def test_a_split_model_answers_as_the_ternary_one(
 
 
 def test_a_layer_may_be_split_alone_and_loads_with_transformers(
-    model: tuple[BertArchitecture, PrunedBertForSequenceClassification],
+    model: Cut,
     problem: Problem,
     tmp_path: Path,
 ) -> None:
@@ -144,7 +127,7 @@ def test_a_layer_may_be_split_alone_and_loads_with_transformers(
 
 
 def test_halves_are_padded_one_by_one(
-    model: tuple[BertArchitecture, PrunedBertForSequenceClassification],
+    model: Cut,
 ) -> None:
     """As a GPU pads them; without the padding they are what they were."""
     units, whole = model

@@ -16,11 +16,10 @@ from objectives.search_method import SearchResult
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import PruningConformance, run, search_alone
+from tests.objectives.conformance import RECOVER, PruningConformance, run, search_alone
 from tests.objectives.planted import holds_the_planted_units, planted_problem
 
 SEARCH = Stage(name="search", epochs=1, searches=True, learning_rate=1e-3)
-RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3)
 QUICK = WidthSearch(batch_size=16, tolerance=0.1, stages=(SEARCH, RECOVER))
 
 

@@ -13,7 +13,6 @@ from transformers import AutoModelForSequenceClassification
 
 from objectives.problem import Problem
 from objectives.students.bert.architecture import BertArchitecture
-from objectives.students.bert.cutting import cut
 from objectives.students.bert.packing import (
     LARGEST,
     WEIGHT_BITS,
@@ -23,9 +22,9 @@ from objectives.students.bert.packing import (
     rounded_inputs,
     unpack,
 )
-from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import codes_of, dense, keep_pieces, quantised, rounded
 from tests.conftest import TINY
+from tests.objectives.cut_models import Cut, cut_by_masks, logits
 
 LAYERS = TINY.layers
 seeds = st.integers(0, 2**16)
@@ -146,26 +145,13 @@ def test_inputs_lie_on_a_grid_that_holds_0(seed: int, bits: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(problem: Problem) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
-    masks = {
-        "heads": [[False] * TINY.heads, [True] * TINY.heads, [True, *[False] * (TINY.heads - 1)]],
-        "ffn": [[n % 3 > 0 for n in range(TINY.ffn)]] * LAYERS,
-        "input": [[[n % 4 > 0 for n in range(TINY.hidden)]]] * LAYERS,
-    }
-    units = BertArchitecture.from_masks(TINY, masks)
-    return units, cut(problem.student.state_dict(), problem.student.config, units)
-
-
-@torch.no_grad()
-def logits(model: torch.nn.Module, problem: Problem) -> Tensor:
-    batch = problem.alpha.batch(np.arange(8), "cpu")
-    found: Tensor = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-    return found
+def model(problem: Problem) -> Cut:
+    return cut_by_masks(problem)
 
 
 @pytest.mark.parametrize("bits", WEIGHT_BITS)
 def test_a_packed_model_computes_with_its_rounded_weights(
-    model: tuple[BertArchitecture, PrunedBertForSequenceClassification], problem: Problem, bits: int
+    model: Cut, problem: Problem, bits: int
 ) -> None:
     units, whole = model
     packed = quantised(whole, units.with_bits([bits] * LAYERS, [32] * LAYERS, bits))
@@ -183,9 +169,7 @@ def test_a_packed_model_computes_with_its_rounded_weights(
     assert not torch.allclose(logits(packed, problem), logits(whole, problem), atol=1e-6)
 
 
-def test_layers_may_have_bits_of_their_own(
-    model: tuple[BertArchitecture, PrunedBertForSequenceClassification], problem: Problem
-) -> None:
+def test_layers_may_have_bits_of_their_own(model: Cut, problem: Problem) -> None:
     units, whole = model
     mixed = units.with_bits([32, 4, 8], [8, 8, 32], 32)
     assert [layer.input_bits for layer in mixed.layers] == [None, 8, None]
@@ -199,7 +183,7 @@ def test_layers_may_have_bits_of_their_own(
 
 
 def test_it_loads_with_transformers(
-    model: tuple[BertArchitecture, PrunedBertForSequenceClassification],
+    model: Cut,
     problem: Problem,
     tmp_path: Path,
 ) -> None:
@@ -210,9 +194,7 @@ def test_it_loads_with_transformers(
     assert torch.equal(logits(loaded, problem), logits(packed, problem))
 
 
-def test_pieces_that_stay_mean_what_they_did(
-    model: tuple[BertArchitecture, PrunedBertForSequenceClassification], problem: Problem
-) -> None:
+def test_pieces_that_stay_mean_what_they_did(model: Cut, problem: Problem) -> None:
     smaller = copy.deepcopy(model[1])
     kept = [0, 2, 3, 5, 7, 8, 11]
     keep_pieces(smaller, kept)
