@@ -213,20 +213,20 @@ class _Run:
         # Those of one order of sublayers and of equal ranks together: they are one program.
         for program in dict.fromkeys(map(_program, architectures.values())):
             alike = {slot: u for slot, u in architectures.items() if _program(u) == program}
-            yield from self._finish({slot: models.pop(slot) for slot in alike}, alike)
+            trained = self._distil({slot: models.pop(slot) for slot in alike}, alike)
+            yield from (self._outcome(slot, model, alike[slot]) for slot, model in trained.items())
 
-    def _finish(self, models: Models, architectures: Architectures) -> Iterator[Outcome]:
-        models = self._distil(models, architectures)
-        for slot, model in models.items():
-            if failure := not_finite(slot, self.curves[slot]):
-                yield failure
-            elif not all(weight.isfinite().all() for weight in model.parameters()):
-                yield SearchFailure(slot, "its weights are nan or infinite after the last stage")
-            else:
-                for weight in _embeddings(model).values():  # further training changes no other
-                    weight.data = weight.data.clone()
-                units, curve = architectures[slot], self.curves[slot]
-                yield self.members[slot].result(slot, self.problem, model, units, curve)
+    def _outcome(
+        self, slot: int, model: PrunedBertForSequenceClassification, units: BertArchitecture
+    ) -> Outcome:
+        curve = self.curves[slot]
+        if failure := not_finite(slot, curve):
+            return failure
+        if not all(weight.isfinite().all() for weight in model.parameters()):
+            return SearchFailure(slot, "its weights are nan or infinite after the last stage")
+        for weight in _embeddings(model).values():  # further training changes no other
+            weight.data = weight.data.clone()
+        return self.members[slot].result(slot, self.problem, model, units, curve)
 
     def _distil(self, models: Models, architectures: Architectures) -> Models:
         """Take cut models through the stages after the search. Their architectures change where a

@@ -119,7 +119,9 @@ def _logits(
             f"{source}: of texts with several labels, give probabilities or logits of each label"
         )
     if hard and not task.regression:
-        labels = [_label(value) for value in values]
+        stripped = [value.strip() if isinstance(value, str) else value for value in values]
+        numbered = zip(stripped, map(number_of, stripped), strict=True)
+        labels = [str(value if number is None else number) for value, number in numbered]
         names = names or sorted(set(labels))
         if unknown := sorted(set(labels) - set(names)):
             raise UserError(
@@ -150,12 +152,6 @@ def _logits(
     if several:
         return names, logit(numbers.clip(_LEAST, 1 - _LEAST))
     return names, np.log((numbers / sums[:, None]).clip(_LEAST))
-
-
-def _label(value: Any) -> str:
-    value = value.strip() if isinstance(value, str) else value
-    number = number_of(value)
-    return str(value if number is None else number)
 
 
 def _numbers(source: str, names: Sequence[str], values: Sequence[Any]) -> Iterator[list[float]]:

@@ -209,8 +209,14 @@ def prepare(
     judged = served
     if labels:
         judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)
-    words, more = _words(inputs, splits["select"], judged["select"], session)
-    notes += more
+    words = None
+    if inputs.task.labelled:
+        of_words = answers_of_words(inputs.task, inputs.text, session)
+        pair = judged["select"], of_words["select"]
+        notes += _log(
+            session, words_note(inputs.teacher, inputs.task.metric, splits["select"], *pair)
+        )
+        words = worth_of_words(inputs.task, inputs.text, of_words)
     teacher_logits = answering.answer(train, texts)
     check_answers(inputs.teacher, teacher_logits, texts.texts)
     train = train.answered(teacher_logits)
@@ -378,19 +384,6 @@ def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[
         )
     counted = costs[cost]
     return Budget(counted, known[counted.unit]), Budget(flops, known[flops.unit])
-
-
-def _words(
-    inputs: Inputs, select: Split, logits: Tensor, session: Session
-) -> tuple[Worth | None, list[str]]:
-    """Worth of words alone, and a note if the teacher on the selection split is not clearly
-    better."""
-    task, text = inputs.task, inputs.text
-    if not task.labelled:
-        return None, []
-    answers = answers_of_words(task, text, session)
-    note = words_note(inputs.teacher, task.metric, select, logits, answers["select"])
-    return worth_of_words(task, text, answers), _log(session, note)
 
 
 def _cost(

@@ -95,12 +95,6 @@ class SharedReads(nn.Module):
             (done(place, name, state_B1D, mask_B11), number) for name, number in names[place]
         )
 
-    def copied_to(self, model: CellForSequenceClassification) -> None:
-        """Give a model that has one operation at each place the weights of these."""
-        for place, name in enumerate(model.config.reads):
-            if name not in (NONE, IDENTITY):
-                model.reads[place] = copy.deepcopy(self.blocks[f"{place}-{name}"])
-
 
 Weights = Mapping[str, Sequence[float] | Tensor]
 """Numbers over the choices of each of `GraphSpace.places`, in their order."""
@@ -199,12 +193,12 @@ class SuperNet(nn.Module):
         for node, (edges, alive) in enumerate(zip(cell.ways, cell.alive, strict=True)):
             parts: list[tuple[Tensor, bool]] = []
             for edge, ways in enumerate(edges):
-                entering = [(way, states[way.state]) for way in ways]
-                scaled = [
-                    (self._block(_key(row, node, edge, way.operation), state, mask_BS1), way.number)
-                    for way, state in entering
-                    if state is not None
-                ]
+                scaled: list[tuple[Tensor, Number]] = []
+                for entering, name, number in ways:
+                    if (state := states[entering]) is not None:
+                        if name != IDENTITY:
+                            state = self.blocks[_key(row, node, edge, name)](state, mask_BS1)
+                        scaled.append((state, number))
                 if scaled:
                     parts.append((weighed(scaled), alive[edge]))
             combined = [
@@ -216,23 +210,23 @@ class SuperNet(nn.Module):
         counted = [(states[state], number) for state, number in cell.counts]
         return weighed((state, number) for state, number in counted if state is not None)
 
-    def _block(self, key: str, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-        if key.endswith(f"-{IDENTITY}"):
-            return hidden_BSD
-        done: Tensor = self.blocks[key](hidden_BSD, mask_BS1)
-        return done
-
     def _cell(self, weights: Weights, every: bool = False) -> _Cell:
         space, first = self.space, self.space.inputs
         ways: list[list[list[_Way]]] = []
         alive: list[list[bool]] = []
         live, unread = [True] * first, list[Number]([1.0] * (first + space.nodes))
         for node in range(space.nodes):
-            edges = [self._ways(weights, node, edge, every) for edge in range(space.edges_of(node))]
-            for edge in edges:
+            edges: list[list[_Way]] = []
+            for number in range(space.edges_of(node)):
+                states = self._numbers(weights, f"nodes[{node}].inputs[{number}]", every)
+                names = self._numbers(weights, f"nodes[{node}].operations[{number}]", every)
+                edge = [
+                    _Way(s, name, a * b) for s, a in states for name, b in names if name != NONE
+                ]
                 for state in {way.state for way in edge}:
                     read = added_up(way.number for way in edge if way.state == state)
                     unread[state] = unread[state] * (1 - read)
+                edges.append(edge)
             ways.append(edges)
             alive.append(
                 [any(live[w.state] and value_of(w.number) for w in edge) for edge in edges]
@@ -249,11 +243,6 @@ class SuperNet(nn.Module):
             counts, total = [*counts, (first - 1, 1.0)], 1.0
         shares = [(state, number / total) for state, number in counts]
         return _Cell(ways, alive, combinations, [s for s in shares if every or value_of(s[1])])
-
-    def _ways(self, weights: Weights, node: int, edge: int, every: bool) -> list[_Way]:
-        states = self._numbers(weights, f"nodes[{node}].inputs[{edge}]", every)
-        names = self._numbers(weights, f"nodes[{node}].operations[{edge}]", every)
-        return [_Way(s, name, a * b) for s, a in states for name, b in names if name != NONE]
 
     def _needed(self, cell: _Cell, depths: Sequence[int]) -> list[bool]:
         """Whether each cell is part of a model of some of these depths."""
@@ -355,7 +344,9 @@ class SuperNet(nn.Module):
                 setattr(model, name, copy.deepcopy(child, dict(frozen)))
         for block, key in enumerate(self._keys(choices)):
             model.blocks[block] = copy.deepcopy(self.blocks[key])
-        self.reads.copied_to(model)
+        for place, name in enumerate(model.config.reads):
+            if name not in (NONE, IDENTITY):
+                model.reads[place] = copy.deepcopy(self.reads.blocks[f"{place}-{name}"])
         model.train(False)
         return model
 
