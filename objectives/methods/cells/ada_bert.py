@@ -105,14 +105,8 @@ class AdaBert(CellChoice):
         return ChosenCell(net.genotype(choices), curve, net.extract(choices))
 
     def derived(self, weights: EdgeWeights) -> Mapping[str, Choice]:
-        """The two edges of each node whose best operation weighs most, and the number of cells.
-
-        Args:
-            weights: of each of `space.all_places`, in the order of its choices.
-
-        Returns:
-            One choice of each place; edges that do not stay have `NONE`.
-        """
+        """The two edges of each node whose best operation weighs most, and the number of cells; the
+        weights are over the choices of each of `space.all_places`."""
         choices, cells = heaviest(self.space, weights, _KEPT, never=()), weights["cells"]
         return {**choices, "cells": max(range(len(cells)), key=cells.__getitem__)}
 

@@ -74,48 +74,20 @@ class GraphSpace:
         return {place: all_ for place, all_ in self.all_places.items() if len(all_) > 1}
 
     def weights(self, numbers: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
-        """Numbers of all places.
-
-        Args:
-            numbers: over the choices of each of `places`.
-
-        Returns:
-            The same, and 1 for each choice that is the only one of its place.
-        """
+        """Numbers over the choices of all places, 1 for the only choice of a place."""
         return {**{place: [1.0] for place in self.all_places}, **numbers}
 
     def edges_of(self, number: int) -> int:
-        """How many edges a node has.
-
-        Args:
-            number: of the node, from 0.
-
-        Returns:
-            The same for all nodes, unless `edges` is 0.
-        """
+        """How many edges a node has, the first of number 0."""
         return self.edges or self.inputs + number
 
     def operations_of(self, number: int) -> tuple[str, ...]:
-        """The places of the operations of a node.
-
-        Args:
-            number: of the node, from 0.
-
-        Returns:
-            A name for each edge.
-        """
+        """The places of the operations of a node, one an edge."""
         edges = range(self.edges_of(number))
         return tuple(f"nodes[{number}].operations[{edge}]" for edge in edges)
 
     def cell(self, choices: Mapping[str, Any]) -> Graph:
-        """The cell of some choices.
-
-        Args:
-            choices: one of each place; where there is none, the first is taken.
-
-        Returns:
-            The cell as it is spelt, not in its canonical form.
-        """
+        """The cell of some choices as it is spelt; where there is none, the first is taken."""
         choices = {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
         nodes = []
         for number in range(self.nodes):
@@ -128,28 +100,14 @@ class GraphSpace:
         return Graph(tuple(nodes), self.inputs)
 
     def unrolled(self, choices: Mapping[str, Any]) -> Graph:
-        """All cells of some choices as one graph with one input.
-
-        Args:
-            choices: one of each place.
-
-        Returns:
-            The graph as it is spelt. After the nodes of a cell a node passes its output on: the
-            number of node n of cell c is c x (nodes + 1) + n.
-        """
+        """All cells of some choices as one graph with one input, as it is spelt."""
+        # After the nodes of a cell a node passes its output on: the number of node n of cell c is
+        # c x (nodes + 1) + n.
         return self.repeated(self.cell(choices), int(choices.get("cells", self.cells[0])))
 
     def repeated(self, cell: Graph, cells: int) -> Graph:
-        """So many cells, all alike, as `unrolled` puts them together; the cell need not be one of
-        the space.
-
-        Args:
-            cell: with as many inputs as the space has.
-            cells: how many.
-
-        Returns:
-            The graph as it is spelt.
-        """
+        """This many cells, all alike, as `unrolled` puts them together; the cell has the inputs of
+        the space, but need not be one of it."""
         outputs = cell.outputs(self.output == "all")
         passed = Node(outputs, (IDENTITY,) * len(outputs), "mean")
         nodes: list[Node] = []
@@ -222,37 +180,17 @@ class GraphSpace:
         return {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
 
     def reads_of(self, choices: Mapping[str, Any]) -> tuple[str, ...]:
-        """Operations of a recurrent cell on each of its reads.
-
-        Args:
-            choices: one of each place; where there is none, the first is taken.
-
-        Returns:
-            An operation of each of `READS`, or nothing if the space has none.
-        """
+        """Operations of a recurrent cell on each of `READS`; none if the space has none."""
         reads = [place for place in self.all_places if place.startswith("reads[")]
         return tuple(choices.get(place, self.all_places[place][0]) for place in reads)
 
     def drawn(self, random: Random) -> dict[str, Any]:
-        """Choices at random, each place for itself, each choice as likely.
-
-        Args:
-            random: whence they are.
-
-        Returns:
-            One choice of each place.
-        """
+        """Choices at random, each place for itself, each choice as likely."""
         return {place: random.choice(all_) for place, all_ in self.all_places.items()}
 
     def one_hot(self, choices: Mapping[str, Any]) -> dict[str, list[float]]:
-        """One-hot weights of some choices, as a super-net takes them.
-
-        Args:
-            choices: one of each place; where there is none, the first is taken.
-
-        Returns:
-            Of each place 1 for what is chosen and 0 for all else.
-        """
+        """One-hot weights of some choices, as a super-net takes them; of the first where there is
+        none."""
         return {
             place: [float(choice == choices.get(place, all_[0])) for choice in all_]
             for place, all_ in self.all_places.items()

@@ -49,17 +49,7 @@ class SharedCells:
         check_operations(self.space.operations)
 
     def choices(self, cell: Graph) -> dict[str, Any]:
-        """The choices of a cell.
-
-        Args:
-            cell: in its canonical form.
-
-        Returns:
-            One choice of each place.
-
-        Raises:
-            UserError: for a cell that is not in the space.
-        """
+        """The choices of a canonical cell. Raises UserError for one that is not in the space."""
         try:
             return self.space.choices(cell)
         except ValueError as error:
@@ -69,14 +59,7 @@ class SharedCells:
             ) from error
 
     def canonical(self, choices: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The spelling of a cell in which it is trained.
-
-        Args:
-            choices: one of each place.
-
-        Returns:
-            Those of the canonical cell.
-        """
+        """The choices of the canonical cell: the spelling in which a cell is trained."""
         if not self.space.edges:
             return choices
         canonical = self.space.choices(self.space.cell(choices).canonical())

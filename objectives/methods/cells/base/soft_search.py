@@ -163,14 +163,7 @@ class SoftSearch(Aimed):
 
     @abc.abstractmethod
     def derived(self, weights: EdgeWeights) -> Genotype:
-        """The cell of some weights.
-
-        Args:
-            weights: of each of `space.all_places`, in the order of its choices.
-
-        Returns:
-            The genotype.
-        """
+        """The cell of weights over the choices of each of `space.all_places`."""
 
     def _steps_on(self, step: int) -> Collection[str] | None:
         """The places whose alpha learns at a step, which count from 1; None: all."""
