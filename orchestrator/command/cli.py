@@ -1,36 +1,45 @@
-"""The command `maskfront`: its verbs, most of which are also Python calls.
+"""The command `maskfront`: verbs that make something. Those that only read are in `reading`.
 
 Of orchestrator/ only `command/` may import reports: it is the composition root.
 """
 
-import json
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from objectives.errors import MaskfrontError
+from orchestrator.command import reading
 from orchestrator.command.options import (
-    AsJson,
     RunPath,
     StudyFile,
     StudyName,
+    StudyPath,
     flag,
+    interrupted,
     takes,
 )
-from orchestrator.command.shared import interrupted, show_end, show_front, show_runs
 from orchestrator.errors import RunError
 from orchestrator.signals import unattended
 from orchestrator.study_file import launched_file, load_study, load_study_of
-from orchestrator.terminal import say, say_to_stderr
+from orchestrator.terminal import for_shell, say, say_to_stderr
+
+if TYPE_CHECKING:
+    from orchestrator.runs.records import RunRecord
 
 # What a verb needs is imported when it runs: help and fronts answer without loading torch.
+
+# Left by `clean`: latency tables, as times differ from one measurement to the next, and fine-tuned
+# teachers, which `bench` and `cascade` serve and which another machine would make otherwise.
+_KEPT = re.compile(r"latency-.*|[0-9a-f]{16}")
 
 app = typer.Typer(
     name="maskfront",
@@ -39,6 +48,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(reading.app)
 
 
 def _show_version(asked: bool) -> None:
@@ -61,6 +71,27 @@ def _options(
 def _again(context: typer.Context) -> str:
     """The command at work, as a shell takes it."""
     return shlex.join(["maskfront", *context.obj])
+
+
+def show_end(run: "RunRecord", console: Console, study_file: Path | None = None) -> None:
+    """Show the end of a launch: the front, where the report is, and next commands."""
+    from orchestrator.runs.run_folder import RunFolder
+    from reports.recommended import recommended
+
+    reading.show_front(run, console)
+    folder, best = for_shell(run.folder), recommended(run)
+    scored = "" if study_file is None else f" --study-file {for_shell(study_file)}"
+    lines = [
+        f"report     {RunFolder(run.folder).report}",
+        f"dashboard  maskfront dashboard {folder}",
+    ]
+    if best:
+        lines += [
+            f"bench      maskfront bench {folder}{scored}",
+            f"export     maskfront export {folder} --trial {best.number} --out my-model",
+        ]
+    for line in lines:
+        say(console, line)
 
 
 @app.command("compress")
@@ -94,9 +125,7 @@ def _compress(
 @takes("orchestrator.command.launching:launch", "report", "command")
 def _run(
     context: typer.Context,
-    study: Annotated[
-        Path, typer.Argument(metavar="STUDY.py", help="A Python file with study = Study(...).")
-    ],
+    study: StudyPath,
     name: StudyName = "study",
     **options: Any,
 ) -> None:
@@ -105,18 +134,14 @@ def _run(
 
     console = Console()
     with unattended(), interrupted("finished trials are kept, launch again to go on"):
-        finished = launch(
-            load_study(study, name), **options, command=_again(context), console=console
-        )
-        show_end(finished, console, study)
+        run = launch(load_study(study, name), **options, command=_again(context), console=console)
+        show_end(run, console, study)
 
 
 @app.command("work")
 @takes("orchestrator.workers.loop:work", "number", "token")
 def _work(
-    study: Annotated[
-        Path, typer.Argument(metavar="STUDY.py", help="The file that the study was run from.")
-    ],
+    study: StudyPath,
     name: StudyName = "study",
     **options: Any,
 ) -> None:
@@ -125,175 +150,6 @@ def _work(
 
     with interrupted("other workers, or the next launch, take what is left"):
         work(load_study(study, name), **options, console=Console())
-
-
-@app.command("lengths")
-@takes("objectives.workbench.lengths:lengths")
-def _lengths(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.py", help="A file as `run` takes it.")],
-    name: StudyName = "study",
-    max_length: Annotated[
-        list[int], typer.Option(help="Tokens at which texts are cut off; may be repeated.")
-    ] = [512, 256, 128, 64],  # noqa: B006
-    **options: Any,
-) -> None:
-    """Show what a study's teacher is worth at several lengths of its texts; nothing is searched."""
-    from objectives.device import quiet_libraries
-    from objectives.workbench.lengths import lengths
-
-    quiet_libraries()
-    read = load_study(study, name)
-    heads = ("length", "truncation", "cut off", "tokens", "seconds", read.task.metric, "95%")
-    typer.echo("{:>7} {:>10} {:>8} {:>7} {:>8} {:>10} {:>15}".format(*heads))
-    for row in lengths(read.task, read.teacher, max_length, **options):
-        low, high = row.interval
-        typer.echo(
-            f"{row.max_length:7} {row.truncation:>10} {row.cut_off:8.1%} {row.tokens:7.1f} "
-            f"{row.seconds:8.2f} {row.metric:10.4f} {low:7.4f}-{high:.4f}"
-        )
-
-
-@app.command("status")
-def _status(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN]",
-            help="A run, or a folder of runs, one a line; or give --storage.",
-            show_default=False,
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None, typer.Option(help="URL of a storage, such as postgresql://USER@HOST/DATABASE.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--study", help="Name of the study, if the storage holds several.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show how a study stands: trials, rate, time left, workers, front, failures."""
-    from orchestrator.runs.run_folder import runs_in
-    from orchestrator.status import run_status, storage_status
-
-    if (run is None) == (storage is None):
-        raise RunError("name either a run folder or a storage", "storage")
-    if run is not None and (runs := runs_in(run)) not in ([], [run]):
-        show_runs(runs, Console(), as_json=as_json)
-        return
-    if run is not None:
-        state = run_status(run)
-    else:
-        assert storage is not None
-        state = storage_status(storage, name)
-    if as_json:
-        typer.echo(json.dumps(state.document(), indent=2))
-    else:
-        for line in state.lines():
-            say(Console(), line)
-
-
-@app.command("clean")
-def _clean(
-    run: RunPath,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it, not only count it.")] = False,
-) -> None:
-    """Free the room that a finished run's cache takes; a later launch makes it again.
-
-    Trials, the fine-tuned teacher and latency tables stay.
-    """
-    from orchestrator.workers.cleaning import clean
-
-    parts, size = clean(run, yes=yes)
-    done = "removed" if yes else "--yes removes them"
-    what = (
-        f"{size:,} bytes in {len(parts)} files and folders; {done}" if parts else "nothing to free"
-    )
-    say(Console(), f"{run / 'cache'}: {what}")
-
-
-@app.command("serve-storage")
-def _serve_storage(
-    storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; all but the default let everyone in.")
-    ] = "127.0.0.1",
-) -> None:
-    """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
-    from orchestrator.storage.proxy import serve_storage
-
-    with interrupted("the storage is no longer served"):
-        serve_storage(storage, port, typer.echo, host)
-
-
-@app.command("front")
-def _front(run: RunPath, as_json: AsJson = False) -> None:
-    """Show the Pareto front of a run."""
-    from orchestrator.runs.records import front_document, read_run
-    from reports.pareto import pareto_view
-    from reports.recommended import expected_of
-
-    record = read_run(run)
-    if as_json:
-        pick = expected_of(pareto_view(record))
-        expected = pick and {
-            "trial": pick.trial.number,
-            "why": pick.reasons,
-            "metric": pick.expected,
-        }
-        typer.echo(json.dumps({**front_document(record), "expected": expected}, indent=2))
-    else:
-        show_front(record, Console())
-
-
-@app.command("report")
-def _report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Run folders; several are drawn on the same axes."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write; for one run RUN/report.html by default. A name that ends in "
-            ".svg, .png or .pdf draws only the front."
-        ),
-    ] = None,
-) -> None:
-    """Write the HTML page of a run, or of several on the same axes, or a picture of the front."""
-    from orchestrator.runs.records import read_run
-    from orchestrator.runs.run_folder import RunFolder
-    from reports.page.page import write_report
-    from reports.page.picture import front_image
-
-    if out is None and len(runs) > 1:
-        raise RunError("a page of several runs needs a file name", "out")
-    target = RunFolder(runs[0]).report if out is None else out
-    try:
-        records = [read_run(run) for run in runs]
-        write = write_report if target.suffix == ".html" else front_image
-        typer.echo(write(records, target))
-    except OSError as error:
-        if error.filename != str(target):
-            raise
-        raise RunError(
-            f"'{target}' could not be written ({error.strerror}); write it elsewhere", "out"
-        ) from error
-
-
-@app.command("dashboard")
-def _dashboard(
-    source: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, a folder of runs, or a storage's URL.")
-    ],
-    port: Annotated[
-        int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)
-    ] = 8080,
-) -> None:
-    """Browse a run, a folder of runs or a storage in optuna-dashboard, until Ctrl-C."""
-    from orchestrator.dashboard.server import serve
-
-    serve(source, port, typer.echo)
 
 
 @app.command("export")
@@ -396,107 +252,48 @@ def _polish(
     show_end(polished, console)
 
 
-@app.command("bench")
-@takes("objectives.delivery.bench:bench")
-def _bench(
-    models: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR...",
-            help="Exported models, models of trials, or one run: all models of its front.",
-        ),
-    ],
-    batch: Annotated[
-        list[int] | None,
-        typer.Option(help="Sequences in a batch, repeatable; 1, 8 and 32 by default."),
-    ] = None,
-    length: Annotated[
-        list[int] | None,
-        typer.Option(help="Tokens in a sequence, repeatable; by default the run's own, else 128."),
-    ] = None,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or "
-            "onnxruntime-int4, repeatable; all by default."
-        ),
-    ] = None,
-    study_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="STUDY.py",
-            help="The file that the run was launched from; by default the one in launch.json. With "
-            "it onnxruntime is also timed from text to label, and bfloat16 and int8 are scored, as "
-            "is the unpruned model.",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
-    as_json: AsJson = False,
-    **options: Any,
+@app.command("clean")
+def _clean(
+    run: RunPath,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it, not only count it.")] = False,
 ) -> None:
-    """Time models side by side: FLOPs ratio against milliseconds and megabytes."""
-    from objectives.delivery.bench import bench
-    from objectives.device import choose_device, quiet_libraries
-    from objectives.engines.names import check_engines
-    from orchestrator.runs.records import read_run
+    """Free the room that a finished run's cache takes; a later launch makes it again.
+
+    Trials, the fine-tuned teacher and latency tables stay.
+    """
+    from orchestrator.runs.records import load_optuna_study
     from orchestrator.runs.run_folder import RunFolder
-    from reports.speed import bench_front, keep_speeds
-    from reports.timings import timings_document, timings_table
+    from orchestrator.workers.heartbeat import living
 
-    quiet_libraries()
-    of_front = len(models) == 1 and RunFolder(models[0]).exists()
-    record = read_run(models[0]) if of_front else None
-    if record is None and study_file is not None:
-        raise RunError("a study file needs a run: name the run folder, not models", "study_file")
-    if record is None:
-        time_all = partial(bench, models)
-    else:
-        if study_file is None and options["against"] is None:
-            try:
-                study_file = launched_file(record.folder)
-            except RunError as error:
-                say_to_stderr(f"no text is read, only token ids are timed: {error.naming(flag)}")
-        study = None if study_file is None else load_study_of(study_file, record.name)
-        time_all = partial(bench_front, record, study)
-    timed = time_all(
-        batches=batch or (1, 8, 32),
-        lengths=length or (128 if record is None else int(record.definition["seq_len"]),),
-        engines=check_engines(engine),
-        device=choose_device(device),
-        say=say_to_stderr,
-        **options,
-    )
-    if as_json:
-        typer.echo(json.dumps(timings_document(timed), indent=2))
-    else:
-        Console().print(timings_table(timed))
-    if record is not None:
-        file = keep_speeds(record, timed)
-        if not as_json:
-            typer.echo(f"kept in {file}; maskfront report shows it")
+    outer, folder = load_optuna_study(run), RunFolder(run)
+    if workers := living(outer, folder):
+        raise RunError(f"'{run}' is at work ({', '.join(workers)}); wait for it, or stop it")
+    with folder.locked():
+        entries = sorted(folder.cache.iterdir()) if folder.cache.is_dir() else []
+        parts = [e for e in entries if not _KEPT.fullmatch(e.name) and not e.is_symlink()]
+        inside = [file.lstat() for part in parts for file in (part, *part.rglob("*"))]
+        # A file that a run of `polish` shares takes its room all the same.
+        size = sum(file.st_size for file in inside if S_ISREG(file.st_mode) and file.st_nlink == 1)
+        for part in parts if yes else ():
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+    done = "removed" if yes else "--yes removes them"
+    freed = f"{size:,} bytes in {len(parts)} files and folders; {done}"
+    say(Console(), f"{folder.cache}: {freed if parts else 'nothing to free'}")
 
 
-@app.command("check")
-@takes("objectives.delivery.checking:check")
-def _check(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="What compress or cascade wrote.")
-    ],
-    **options: Any,
+@app.command("serve-storage")
+def _serve_storage(
+    storage: Annotated[str, typer.Option(help="postgresql://..., mysql://... or sqlite:///FILE.")],
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 13000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; all but the default let everyone in.")
+    ] = "127.0.0.1",
 ) -> None:
-    """Test whether a folder still answers as the original model, on new texts; 1 if it does not."""
-    from objectives.delivery.checking import check
-    from objectives.device import quiet_libraries
+    """Serve a storage to very many workers (grpc://HOST:PORT), until Ctrl-C."""
+    from orchestrator.storage.connect import serve_storage
 
-    quiet_libraries()
-    with interrupted("nothing was written"):
-        checked = check(folder, **options, say=say_to_stderr)
-    typer.echo(checked.sentence())
-    for line in checked.lines():
-        typer.echo(f"  {line}")
-    if checked.alarm:
-        raise typer.Exit(1)
+    with interrupted("the storage is no longer served"):
+        serve_storage(storage, port, typer.echo, host)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

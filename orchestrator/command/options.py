@@ -1,14 +1,18 @@
-"""Options of the command line, read from the Python functions that the verbs call."""
+"""Parts of a verb: options, read from the Python function that it calls, and its end at Ctrl-C."""
 
 import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+
+from orchestrator.signals import interruptible
+from orchestrator.terminal import say_to_stderr
 
 _ROOT = Path(__file__).resolve().parents[2]
 # Types of options, by the annotation of the parameter, with what typer is told about each.
@@ -36,6 +40,9 @@ _Verb = TypeVar("_Verb", bound=Callable[..., None])
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/quickstart.")
 ]
+StudyPath = Annotated[
+    Path, typer.Argument(metavar="STUDY.py", help="A Python file with study = Study(...).")
+]
 StudyName = Annotated[
     str, typer.Option("--study", help="Variable that holds the study, or its name.")
 ]
@@ -48,6 +55,17 @@ StudyFile = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object only.")]
+
+
+@contextmanager
+def interrupted(remark: str) -> Iterator[None]:
+    """End a command cleanly at Ctrl-C and SIGTERM."""
+    try:
+        with interruptible(remark):
+            yield
+    except KeyboardInterrupt:
+        say_to_stderr(f"interrupted; {remark}")
+        raise typer.Exit(130) from None
 
 
 def flag(parameter: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sqlite3
 import warnings
 import weakref
@@ -12,8 +13,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import BaseStorage, GrpcStorageProxy, JournalStorage, RDBStorage, get_storage
+from optuna.storages import (
+    BaseStorage,
+    GrpcStorageProxy,
+    JournalStorage,
+    RDBStorage,
+    get_storage,
+    run_grpc_proxy_server,
+)
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from sqlalchemy import NullPool, create_engine, event, inspect
@@ -23,7 +32,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from objectives.cache import atomic_write, kernel_lock, sync
 from orchestrator.errors import RunError
 from orchestrator.storage.retry import reason_of, retried
-from orchestrator.storage.urls import as_named, hidden, is_file, kind_of, parse_url, sqlite_url
+from orchestrator.storage.urls import (
+    as_named,
+    hidden,
+    is_file,
+    kind_of,
+    parse_url,
+    remember_server,
+    sqlite_url,
+)
 
 CONNECT_SECONDS = 5  # how long a server may take to answer the first time
 _STUDIES = "studies"  # a table of every database of Optuna
@@ -33,6 +50,8 @@ _TURNS = {
     "mysql": f"SELECT GET_LOCK('maskfront', {CONNECT_SECONDS - 1})",
 }
 _LAST = "alembic_version"  # the table that Optuna makes last
+# The proxy knows no users and no encryption: other machines reach it best through a tunnel.
+_SERVED_AT = "127.0.0.1"
 
 
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:
@@ -268,6 +287,33 @@ def _explained(url: URL) -> Iterator[None]:
         raise RunError(
             f"storage {shown} is damaged ({error}); restore it from a copy, or name another"
         ) from error
+
+
+def serve_storage(
+    url: str, port: int, started: Callable[[str], None], host: str = _SERVED_AT
+) -> None:
+    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers. Raises
+    RunError for a storage that cannot be served, or a port that is taken."""
+    kind = kind_of(parse_url(url))
+    if kind in ("journal", "grpc"):
+        raise RunError(
+            f"a {kind} storage cannot be served (Optuna issue 6084); serve postgresql://..., "
+            "mysql://... or sqlite:///FILE"
+        )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = open_storage(remember_server(url))
+    with socket.socket() as probe:  # gRPC itself would share a port that another one serves
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            port = probe.getsockname()[1]
+        except OSError as error:
+            raise RunError(
+                f"port {port} of {host} cannot be used ({error.strerror}); choose another", "port"
+            ) from error
+    started(f"grpc://{host}:{port}")
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
+        run_grpc_proxy_server(get_storage(storage), host=host, port=port)
 
 
 _BLOCK = 1 << 16  # bytes that are read at once

@@ -17,8 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from objectives.errors import MaskfrontError
+from orchestrator.command.cli import show_end
 from orchestrator.command.run import load_run
-from orchestrator.command.shared import show_end
 from orchestrator.dashboard.server import application
 from orchestrator.runs.records import front_document, read_run
 from orchestrator.runs.run_folder import RunFolder

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 from optuna_dashboard import get_note
+from rich.console import Console
 from transformers import AutoModelForSequenceClassification
 
 from maskfront import Study, __version__
 from orchestrator.command import launching
-from orchestrator.command.shared import next_commands
+from orchestrator.command.cli import show_end
 from orchestrator.errors import RunError
 from orchestrator.runs.records import load_optuna_study, read_run
 from orchestrator.runs.run_folder import RunFolder
@@ -142,7 +143,11 @@ def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path:
 def test_a_run_without_a_front_says_so_and_names_no_model(study: Study, tmp_path: Path) -> None:
     missed = replace(scripted(study, "result"), method=Scripted(target_ratio=0.5))
     run = run_study(missed, out=tmp_path / "run", device="cpu")
-    assert [line.split()[0] for line in next_commands(run)] == ["report", "dashboard"]
+    console = Console()
+    with console.capture() as shown:
+        show_end(run, console)
+    last = [line.split()[0] for line in shown.get().splitlines()[-3:]]
+    assert last == ["No", "report", "dashboard"]
     done = maskfront("front", run.folder)
     assert done.stdout.endswith("No trial has met its FLOPs budget yet; 1 finished outside it.\n")
 

@@ -28,9 +28,8 @@ from sqlalchemy.exc import OperationalError, PendingRollbackError
 from orchestrator.errors import RunError
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
-from orchestrator.storage import proxy
-from orchestrator.storage.connect import open_storage
-from orchestrator.storage.proxy import serve_storage
+from orchestrator.storage import connect
+from orchestrator.storage.connect import open_storage, serve_storage
 from orchestrator.storage.retry import is_full, is_lost, retried
 from orchestrator.storage.urls import hidden, parse_url
 from orchestrator.workers.heartbeat import WorkerRecord, this_machine
@@ -265,7 +264,7 @@ def test_what_is_served_is_cached_and_for_this_machine_alone(
     """Trap T12: the proxy itself reads all trials again at each question, and lets everyone in."""
     served: dict[str, object] = {}
     monkeypatch.setattr(
-        proxy, "run_grpc_proxy_server", lambda storage, **at: served.update(at, storage=storage)
+        connect, "run_grpc_proxy_server", lambda storage, **at: served.update(at, storage=storage)
     )
     serve_storage(postgres.new_database(), 0, lambda _: None)
     assert isinstance(served["storage"], _CachedStorage)
@@ -275,7 +274,7 @@ def test_what_is_served_is_cached_and_for_this_machine_alone(
 def test_a_free_port_is_told_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[int] = []
     told: list[str] = []
-    monkeypatch.setattr(proxy, "run_grpc_proxy_server", lambda _, host, port: served.append(port))
+    monkeypatch.setattr(connect, "run_grpc_proxy_server", lambda _, host, port: served.append(port))
     serve_storage(f"sqlite:///{tmp_path}/study.db", 0, told.append)
     assert served[0] > 0
     assert told == [f"grpc://127.0.0.1:{served[0]}"]
