@@ -101,7 +101,7 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from reports.exporting.deployed_card import Deployed as Deployed
     from reports.exporting.export import Exported as Exported
     from reports.exporting.export import export as export
-    from reports.exporting.hub import push as push
+    from reports.exporting.export import push as push
     from reports.page.page import write_report as write_report
     from reports.page.picture import front_image as front_image
     from reports.speed import bench_front as bench_front

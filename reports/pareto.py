@@ -59,11 +59,11 @@ class Paired:
 
     def most_lost(self, trial: FinishedTrial) -> float | None:
         """The upper end of the 95% interval of what a model loses of the unpruned one's metric."""
-        spread = self._spread(None, trial.number)
-        if spread is None:
+        unpruned, pruned = self.samples(None), self.samples(trial.number)
+        if unpruned is None or pruned is None:
             return None
         lost = self.run.unpruned.metric - trial.result.metric
-        return lost + _SURE * spread
+        return lost + _SURE * float(np.std(unpruned - pruned))
 
     @property
     def rows(self) -> int:
@@ -110,11 +110,6 @@ class Paired:
                 logits = cross_fitted(self._metric, labels, logits)
             return (logits > 0).astype(labels.dtype)
         return logits.argmax(-1) if logits.shape[-1] > 1 else logits[:, 0]
-
-    def _spread(self, one: int | None, other: int | None) -> float | None:
-        """The standard deviation of the difference of two metrics; None if answers are gone."""
-        first, second = self.samples(one), self.samples(other)
-        return None if first is None or second is None else float(np.std(first - second))
 
 
 def _numbers(trial: FinishedTrial) -> tuple[float, float, float]:

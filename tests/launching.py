@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,10 +17,13 @@ from orchestrator.workers.worker import Callback
 
 def run_study(
     study: Study,
+    out: str | Path | None = None,
     *,
+    device: str = "cpu",
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     **options: Any,
 ) -> RunRecord:
     """See `orchestrator.workers.loop.run_study`."""
-    return loop.run_study(study, LaunchOptions(**options), callbacks=callbacks, console=console)
+    asked = LaunchOptions(out=out, device=device, **options)
+    return loop.run_study(study, asked, callbacks=callbacks, console=console)

@@ -184,8 +184,7 @@ def _export(
 
     from objectives.device import quiet_libraries  # what was refused above need not wait for torch
     from orchestrator.runs.results import ratio_text
-    from reports.exporting.export import export
-    from reports.exporting.hub import check_push, push
+    from reports.exporting.export import check_push, export, push
 
     if push_to_hub is not None:
         check_push(push_to_hub)

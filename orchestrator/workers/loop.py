@@ -127,18 +127,16 @@ class OpenRun:
                 claims.fail_orphans()
                 if study.teacher.fine_tuned:  # the cache may be gone, and serving a run needs it
                     with progress, folder.in_turn("prepare"):
-                        self._restore_teacher(session)
+                        tune_teacher(study, outer, self.inputs, session)
+                        answering = self.inputs.answering(self.inputs.split("train"), session)
+                        logits = self.inputs.selection(answering).numpy()
+                        check_teachers(folder, {"": logits})
                 return
             with progress:
                 progress.finished(finished)
                 with folder.in_turn("prepare"):  # the first one makes what all others read
                     bench = self._prepare(session)
                 Worker(study, folder, outer, claims, progress, bench).run(callbacks)
-
-    def _restore_teacher(self, session: Session) -> None:
-        tune_teacher(self.study, self.outer, self.inputs, session)
-        answering = self.inputs.answering(self.inputs.split("train"), session)
-        check_teachers(self.folder, {"": self.inputs.selection(answering).numpy()})
 
     def _prepare(self, session: Session) -> Workbench:
         study = self.study

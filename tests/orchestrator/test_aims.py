@@ -21,7 +21,7 @@ def launched(study: Study, tmp_path: Path) -> Run:
     """Two trials of one size; the first aim is met by both, the second by none."""
     tried = scripted(study, "result", "result")
     tried = replace(tried, trials=2, at_least={"metric": 0.0}, at_most={"params": 10})
-    run_study(tried, out=tmp_path / "run", device="cpu")
+    run_study(tried, tmp_path / "run")
     return load_run(tmp_path / "run")
 
 

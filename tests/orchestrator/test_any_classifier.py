@@ -44,7 +44,7 @@ def test_any_kind_of_teacher_is_searched_cut_and_served(
     study: Study, tmp_path: Path, kind: str, labels: list[str] | None
 ) -> None:
     checkpoint = write_variant(kind, tmp_path / kind, labels)
-    run = run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
+    run = run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     folder = RunFolder(run.folder).model(0)
     serve = pipeline("text-classification", model=str(folder), tokenizer=str(folder))
@@ -60,5 +60,5 @@ def test_a_teacher_that_knows_other_labels_is_refused_before_anything_is_written
 ) -> None:
     checkpoint = write_variant("roberta", tmp_path / "roberta", ["good", "bad", "neutral"])
     with pytest.raises(UserError, match=r"does not know the label\(s\) happy, sad of the task; it"):
-        run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), out=tmp_path / "run")
+        run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), tmp_path / "run")
     assert not (tmp_path / "run").exists()

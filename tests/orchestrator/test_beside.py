@@ -146,4 +146,4 @@ def test_what_cannot_work_is_refused(study: Study, tiny_bert: str, tmp_path: Pat
     BertTokenizer(vocab=turned).save_pretrained(folder)
     foreign = replace(other, teacher=Teacher(checkpoint=str(folder)))
     with pytest.raises(UserError, match="does not read the tokens of the study's"):
-        run_study(replace(study, beside=(foreign,)), out=tmp_path / "run")
+        run_study(replace(study, beside=(foreign,)), tmp_path / "run")

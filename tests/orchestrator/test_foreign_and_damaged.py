@@ -19,13 +19,13 @@ from tests.orchestrator.workers.test_launch import scripted
 
 def test_trials_of_another_program_are_shown_and_left_alone(study: Study, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run_study(scripted(study, "result"), out=out, device="cpu")
+    run_study(scripted(study, "result"), out)
     other = optuna.load_study(
         study_name=study.name, storage=open_storage(f"sqlite:///{out}/study.db")
     )
     other.optimize(lambda trial: (trial.suggest_float("theirs", 2, 3), 0.0), n_trials=1)
     other.ask()
-    run = run_study(scripted(study, "result", "result"), out=out, device="cpu")
+    run = run_study(scripted(study, "result", "result"), out)
     assert [trial.number for trial in run.finished] == [0, 3]
     assert {trial.number for trial in run.front} <= {0, 3}
     (remark,) = run.remarks
@@ -40,14 +40,14 @@ def test_trials_of_another_program_are_shown_and_left_alone(study: Study, tmp_pa
 
 def test_a_damaged_trial_is_on_no_front_and_is_trained_again(study: Study, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run = run_study(scripted(study, "result", "result"), out=out, device="cpu")
+    run = run_study(scripted(study, "result", "result"), out)
     (number,) = (trial.number for trial in run.front[:1])
     weights = RunFolder(out).model(number) / "model.safetensors"
     weights.write_bytes(bytes(weights.stat().st_size))  # as a power cut leaves a file
     damaged = read_run(out)
     assert number not in [trial.number for trial in damaged.front]
     assert damaged.remarks[0].startswith(f"trial {number} is damaged and on no front (model/")
-    again = run_study(scripted(study, "result", "result"), out=out, device="cpu")
+    again = run_study(scripted(study, "result", "result"), out)
     assert len(again.finished) == 2
     assert again.remarks == []
     (retry,) = (trial for trial in again.finished if RETRY_OF in trial.attributes)

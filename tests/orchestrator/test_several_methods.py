@@ -69,7 +69,7 @@ def test_it_goes_on_where_it_was(run: Run, study: Study) -> None:
 def test_optunas_samplers_draw_conditional_knobs(
     study: Study, sampler: Any, tmp_path: Path
 ) -> None:
-    run_study(replace(study, sampler=sampler, first=(), trials=12), out=tmp_path / "run")
+    run_study(replace(study, sampler=sampler, first=(), trials=12), tmp_path / "run")
     run = load_run(tmp_path / "run")
     assert {trial.knobs["method"] for trial in run.finished} == {"cut", "cells"}
     for trial in run.finished:

@@ -39,7 +39,7 @@ def test_status_counts_trials_workers_and_failures(
 ) -> None:
     folder = tmp_path / "run"
     ends = scripted(study, "result", "fail", "result", "result")
-    run = run_study(ends, trials=3, out=folder, device="cpu")
+    run = run_study(ends, folder, trials=3)
     outer = load_optuna_study(folder)
     dead = Heartbeat(outer, RunFolder(folder), "cpu")
     dead._beat()
@@ -144,7 +144,7 @@ def test_the_rate_knows_the_time_that_failures_took_and_not_the_nights() -> None
 def test_status_is_json_without_torch_and_names_what_is_not_there(
     study: Study, tmp_path: Path
 ) -> None:
-    run_study(scripted(study, "result"), trials=1, out=tmp_path / "run", device="cpu")
+    run_study(scripted(study, "result"), tmp_path / "run", trials=1)
     done = maskfront("status", tmp_path / "run", "--json")
     document = json.loads(done.stdout)
     assert document["trials"]["finished"] == 1
@@ -165,7 +165,7 @@ def test_status_is_json_without_torch_and_names_what_is_not_there(
 def test_the_runs_of_a_folder_are_listed_one_a_line(study: Study, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     for name, trials in (("done", 2), ("later", 1)):
-        run_study(scripted(study, *["result"] * trials), trials=trials, out=runs / name)
+        run_study(scripted(study, *["result"] * trials), runs / name, trials=trials)
     load_optuna_study(runs / "later").set_user_attr(WANTED, 5)
     (runs / "broken").mkdir()
     (runs / "broken" / "study.db").write_text("no database")
@@ -194,19 +194,19 @@ def test_a_run_whose_study_lies_in_a_server(
     user = postgres.new_user("eve", "s3cret")
     url = user.format(password="s3cret")
     small = scripted(study, "result", "result")
-    run_study(small, trials=1, out=tmp_path / "run", device="cpu", storage=url)
+    run_study(small, tmp_path / "run", trials=1, storage=url)
     for path in (tmp_path / "run").rglob("*"):
         assert not path.is_file() or b"s3cret" not in path.read_bytes()
-    run = run_study(small, trials=2, out=tmp_path / "run", device="cpu")
+    run = run_study(small, tmp_path / "run", trials=2)
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     assert run_status(tmp_path / "run").trials["finished"] == 2
     with pytest.raises(RunError, match=r"the files of study 'tiny' are not in .*, but in /"):
-        run_study(small, out=tmp_path / "else", device="cpu", storage=url)
+        run_study(small, tmp_path / "else", storage=url)
     with pytest.raises(RunError, match=r"has its study in postgresql.*, not in sqlite"):
-        run_study(small, out=tmp_path / "run", device="cpu", storage=f"sqlite:///{tmp_path}/x.db")
+        run_study(small, tmp_path / "run", storage=f"sqlite:///{tmp_path}/x.db")
     optuna.create_study(study_name="taken", storage=open_storage(url))
     with pytest.raises(RunError, match=r"a study 'taken' with other objectives than metric"):
-        run_study(replace(small, name="taken"), out=tmp_path / "new", device="cpu", storage=url)
+        run_study(replace(small, name="taken"), tmp_path / "new", storage=url)
 
 
 def test_a_storage_without_the_study_says_what_to_do(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_study_of_another_tool_is_left_alone(study: Study, tmp_path: Path) -> 
     )
     theirs.tell(theirs.ask(), state=TrialState.FAIL)
     with pytest.raises(RunError, match="a study 'tiny' that maskfront did not make"):
-        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu", storage=url)
+        run_study(scripted(study, "result"), tmp_path / "run", storage=url)
     assert len(theirs.trials) == 1
 
 

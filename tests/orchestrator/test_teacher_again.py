@@ -53,21 +53,21 @@ def test_a_teacher_that_comes_out_otherwise_is_refused(
 ) -> None:
     folder = RunFolder(tmp_path / "run")
     one, two = scripted(study, "result"), scripted(study, "result", "result")
-    run_study(one, out=folder.path, device="cpu")
+    run_study(one, folder.path)
     rows = folder.rows.read_bytes()
     shutil.rmtree(folder.cache)
     with monkeypatch.context() as patch:
         comes_out_otherwise(patch, by=0.3)
         for again in (two, one):  # the second has nothing to do but the teacher
             with pytest.raises(RunError, match=r"logits on the selection rows differ by \d+%"):
-                run_study(again, out=folder.path, device="cpu")
+                run_study(again, folder.path)
     assert folder.rows.read_bytes() == rows
     shutil.rmtree(folder.cache)
     with monkeypatch.context() as patch:
         comes_out_otherwise(patch, by=1e-5)  # as another processor rounds
-        run = run_study(two, out=folder.path, device="cpu")
+        run = run_study(two, folder.path)
     assert len(run.finished) == 2
     folder.rows.write_bytes(bytes(len(rows)))  # as a power cut leaves a file
     shutil.rmtree(folder.cache)
-    run_study(scripted(study, "result", "result", "result"), out=folder.path, device="cpu")
+    run_study(scripted(study, "result", "result", "result"), folder.path)
     assert folder.rows.read_bytes() == rows

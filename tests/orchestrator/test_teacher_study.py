@@ -203,7 +203,7 @@ def test_what_cannot_be_tuned_is_refused(
             Teacher(trials=8, **teacher)
     fine_tuned = replace(tuned, teacher=Teacher(checkpoint=str(tiny_classifier), trials=8))
     with pytest.raises(UserError, match="has a classifier and is not fine-tuned; leave trials out"):
-        run_study(fine_tuned, out=tmp_path / "run", device="cpu")
+        run_study(fine_tuned, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match=r"Beside.teacher is .* one without trials"):
         Beside(task=tuned.task, teacher=tuned.teacher)

@@ -44,7 +44,7 @@ def study(tiny_study_file: Path) -> Study:
 @pytest.fixture(scope="module")
 def launched(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("cascade") / "run"
-    run_study(study, out=folder, device="cpu")
+    run_study(study, folder)
     return load_run(folder)
 
 

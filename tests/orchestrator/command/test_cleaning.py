@@ -18,7 +18,7 @@ def test_a_cleaned_run_keeps_its_teacher_and_its_trials_and_goes_on(
     study: Study, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path / "run")
-    before = run_study(study, trials=2, out=folder.path, device="cpu")
+    before = run_study(study, folder.path, trials=2)
     made = {entry.name for entry in folder.cache.iterdir()}
     (teacher,) = (name for name in made if re.fullmatch("[0-9a-f]{16}", name))
     assert made > {teacher}
@@ -45,7 +45,7 @@ def test_a_cleaned_run_keeps_its_teacher_and_its_trials_and_goes_on(
     assert (tmp_path / "lent").stat().st_size == 5000, "another run's"
     assert "nothing to free" in maskfront("clean", folder.path).stdout
 
-    after = run_study(study, trials=3, out=folder.path, device="cpu")
+    after = run_study(study, folder.path, trials=3)
     assert after.trials[:2] == before.trials
     assert len(after.finished) == 3
     assert made <= {entry.name for entry in folder.cache.iterdir()}, "made again"

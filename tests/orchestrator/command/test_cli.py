@@ -41,7 +41,7 @@ WriteStudy = Callable[..., Path]
 def run_folder(tmp_path_factory: pytest.TempPathFactory, tiny_study_file: Path) -> Path:
     """A finished run of the tiny study."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    run_study(load_study(tiny_study_file), out=folder, device="cpu")
+    run_study(load_study(tiny_study_file), folder)
     return folder
 
 
@@ -123,7 +123,7 @@ def test_front_json_is_one_object_and_nothing_else(run_folder: Path) -> None:
 
 def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path: Path) -> None:
     study = replace(load_study(tiny_study_file), cost="params", first=({"target_ratio": 0.7},))
-    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, tmp_path / "run", trials=1)
     table = maskfront("front", tmp_path / "run").stdout
     assert "accuracy against params" in table
     for column in ("params ratio", "params", "flops@16"):
@@ -142,7 +142,7 @@ def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path:
 
 def test_a_run_without_a_front_says_so_and_names_no_model(study: Study, tmp_path: Path) -> None:
     missed = replace(scripted(study, "result"), method=Scripted(target_ratio=0.5))
-    run = run_study(missed, out=tmp_path / "run", device="cpu")
+    run = run_study(missed, tmp_path / "run")
     console = Console()
     with console.capture() as shown:
         show_end(run, console)

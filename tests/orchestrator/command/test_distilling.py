@@ -73,7 +73,7 @@ def test_a_study_starts_from_it(small: Path, study: Study, tmp_path: Path) -> No
         space={"target_ratio": study.space["target_ratio"]},
         trials=1,
     )
-    (trial,) = run_study(own, out=tmp_path / "run").finished
+    (trial,) = run_study(own, tmp_path / "run").finished
     assert len(trial.result.widths["heads"]) == 2
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def whole(tmp_path_factory: pytest.TempPathFactory, tiny_study_file: Path) -> Path:
     folder = tmp_path_factory.mktemp("mutated") / "run"
     study = load_study(tiny_study_file)
-    run_study(replace(study, trials=2), out=folder, device="cpu")
+    run_study(replace(study, trials=2), folder)
     assert (
         maskfront("bench", folder, "--engine", "eager", "--rounds", 1, "--batch", 1).returncode == 0
     )

@@ -28,7 +28,7 @@ def run(study: Study, tmp_path: Path) -> Run:
     ratios = (1.0, 1.0, 0.5)
     first = tuple({**k, "target_ratio": r} for k, r in zip(tried.first, ratios, strict=True))
     tried = replace(tried, space=space, first=first, trials=2, seed=1)
-    run_study(tried, out=tmp_path / "run", device="cpu")
+    run_study(tried, tmp_path / "run")
     return load_run(tmp_path / "run")
 
 

@@ -22,7 +22,7 @@ from tests.launching import run_study
 
 @pytest.fixture
 def run(study: Study, tmp_path: Path) -> Run:
-    run_study(study, out=tmp_path / "run", device="cpu")
+    run_study(study, tmp_path / "run")
     return load_run(tmp_path / "run")
 
 

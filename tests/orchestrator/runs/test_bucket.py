@@ -66,8 +66,8 @@ def test_a_dashboard_elsewhere_shows_what_lies_in_the_bucket(
 ) -> None:
     url = f"sqlite:///{tmp_path}/elsewhere.db"
     two = scripted(study, "result", "result")
-    run_study(two, trials=1, out=tmp_path / "run", device="cpu", storage=url, artifacts=URL)
-    run_study(two, out=tmp_path / "run", device="cpu", storage=url)  # the study remembers it
+    run_study(two, tmp_path / "run", trials=1, storage=url, artifacts=URL)
+    run_study(two, tmp_path / "run", storage=url)  # the study remembers it
     (tmp_path / "run").rename(tmp_path / "gone")
     outer = optuna.load_study(study_name="tiny", storage=open_storage(url))
     assert len(outer.trials) == 2
@@ -87,10 +87,10 @@ def test_a_bucket_that_goes_away_costs_no_trial(
     study: Study, tmp_path: Path, server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two = scripted(study, "result", "result")
-    run_study(two, trials=1, out=tmp_path / "run", device="cpu", artifacts=URL)
+    run_study(two, tmp_path / "run", trials=1, artifacts=URL)
     boto3.resource("s3").Bucket("runs").objects.all().delete()
     boto3.client("s3").delete_bucket(Bucket="runs")
-    run = run_study(two, out=tmp_path / "run", device="cpu")
+    run = run_study(two, tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     assert "its files are not in s3://runs" in " ".join(capsys.readouterr().out.split())
     assert (run.folder / "trials/00001/model/model.safetensors").is_file()
@@ -107,7 +107,7 @@ def test_a_trial_that_failed_leaves_nothing_in_the_bucket(
 
     monkeypatch.setattr(optuna.Trial, "set_constraint", refuse)
     with pytest.raises(RuntimeError, match="database is locked"):
-        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu", artifacts=URL)
+        run_study(scripted(study, "result"), tmp_path / "run", artifacts=URL)
     assert kept == [6]
     assert not list(boto3.resource("s3").Bucket("runs").objects.all())
 
@@ -126,9 +126,9 @@ def test_what_is_no_bucket_is_refused_before_anything_runs(
 ) -> None:
     one = scripted(study, "result")
     with pytest.raises(RunError, match=message) as refused:
-        run_study(one, out=tmp_path / "run", device="cpu", artifacts=url)
+        run_study(one, tmp_path / "run", artifacts=url)
     assert "s3cret" not in str(refused.value)
-    run_study(one, out=tmp_path / "run", device="cpu", artifacts=URL)
+    run_study(one, tmp_path / "run", artifacts=URL)
 
 
 def test_a_server_that_does_not_answer_is_one_line(
@@ -137,11 +137,11 @@ def test_a_server_that_does_not_answer_is_one_line(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     bucket_store.cache_clear()
     with pytest.raises(RunError, match="Could not connect"):
-        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu", artifacts=URL)
+        run_study(scripted(study, "result"), tmp_path / "run", artifacts=URL)
 
 
 def test_what_has_begun_in_one_place_stays_there(study: Study, tmp_path: Path, server: Any) -> None:
-    run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+    run_study(scripted(study, "result"), tmp_path / "run")
     more = replace(scripted(study, "result"), trials=2)
     with pytest.raises(RunError, match="are in its run folder so far"):
-        run_study(more, out=tmp_path / "run", device="cpu", artifacts=URL)
+        run_study(more, tmp_path / "run", artifacts=URL)

@@ -64,7 +64,7 @@ def test_a_run_that_may_not_be_written_can_be_looked_at(
     folder = tmp_path / "run, 50% #1?"
     url = f"journal:///{folder}/study.journal" if kind == "journal" else None
     folder.mkdir()
-    run_study(scripted(study, "result"), trials=1, out=folder, device="cpu", storage=url)
+    run_study(scripted(study, "result"), folder, trials=1, storage=url)
     take_away_writing(folder)
     before = contents(folder)
     assert "1 finished" in as_a_reader("status", folder)
@@ -75,7 +75,7 @@ def test_a_run_that_may_not_be_written_can_be_looked_at(
 
 def test_one_that_is_at_work_can_be_looked_at_too(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run_study(scripted(study, "result"), trials=1, out=folder, device="cpu")
+    run_study(scripted(study, "result"), folder, trials=1)
     outer = load_optuna_study(folder)
     with Heartbeat(outer, RunFolder(folder), "cpu") as beating:
         outer.ask().set_user_attr(WORKER, beating.record.name)

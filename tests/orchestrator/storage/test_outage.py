@@ -56,7 +56,7 @@ def test_a_trial_that_was_told_before_the_server_went_away_keeps_its_files(
 ) -> None:
     cut_off("set_trial_state_values", lambda _id, state, *_: state is TrialState.COMPLETE)
     with pytest.raises(RunError, match="storage shown does not answer"):
-        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+        run_study(scripted(study, "result"), tmp_path / "run")
     (trial,) = read_run(tmp_path / "run").trials
     assert trial.state == "finished"
     assert (RunFolder(tmp_path / "run").model(trial.number) / "model.safetensors").is_file()
@@ -67,9 +67,9 @@ def test_a_trial_that_cannot_be_told_ends_the_launch_and_is_tried_by_the_next(
 ) -> None:
     cut_off("set_trial_user_attr", lambda _id, key, _value: key in (RESULT, FAILURE))
     with pytest.raises(RunError, match="storage shown does not answer"):
-        run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+        run_study(scripted(study, "result"), tmp_path / "run")
     monkeypatch.undo()
-    run = run_study(scripted(study, "result"), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, "result"), tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["failed", "finished"]
     assert run.trials[1].knobs == run.trials[0].knobs
     assert run.trials[1].attributes[RETRY_OF] == 0
@@ -83,7 +83,6 @@ def test_a_database_that_is_deleted_under_a_launch_ends_it_in_one_line(
     with pytest.raises(RunError, match=r"run/study\.db' was deleted or replaced while this launch"):
         run_study(
             scripted(study, "result", "result", population=1),
-            out=out,
-            device="cpu",
+            out,
             callbacks=[lambda _: (out / "study.db").unlink(missing_ok=True)],
         )

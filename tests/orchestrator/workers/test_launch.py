@@ -131,7 +131,7 @@ def states(folder: Path) -> list[str]:
 
 
 def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_path: Path) -> None:
-    run = run_study(study, out=tmp_path / "run", device="cpu")
+    run = run_study(study, tmp_path / "run")
 
     assert [trial.state for trial in run.trials] == ["finished"] * 4
     for trial in run.trials:
@@ -157,7 +157,7 @@ def test_each_trial_says_what_decided_its_last_digits(study: Study, tmp_path: Pa
     for precision, recorded in (("float32", "float32"), ("bfloat16", "bfloat16")):
         method = replace(study.method, precision=precision)  # type: ignore[call-arg]
         asked = replace(study, method=method, name=precision, trials=3, population=2)
-        run = run_study(asked, out=tmp_path / precision, device="cpu")
+        run = run_study(asked, tmp_path / precision)
         how = [[t.attributes[name] for name in (POPULATION, DEVICE, PRECISION)] for t in run.trials]
         assert how == [[2, "cpu", recorded], [2, "cpu", recorded], [1, "cpu", recorded]]
 
@@ -166,7 +166,7 @@ def test_a_population_that_goes_on_in_halves_says_how_many_trained_together_at_l
     study: Study, tmp_path: Path
 ) -> None:
     ends = scripted(study, "memory", "memory", "memory", "memory", population=4)
-    run = run_study(ends, out=tmp_path / "run", device="cpu")
+    run = run_study(ends, tmp_path / "run")
     assert [trial.attributes[POPULATION] for trial in run.trials] == [2] * 4
     assert [PRECISION in trial.attributes for trial in run.trials] == [False] * 4, "it has none"
 
@@ -174,7 +174,7 @@ def test_a_population_that_goes_on_in_halves_says_how_many_trained_together_at_l
 def test_the_optuna_study_has_two_named_objectives_and_the_budget(
     study: Study, tmp_path: Path
 ) -> None:
-    run_study(study, trials=2, out=tmp_path / "run", device="cpu")
+    run_study(study, tmp_path / "run", trials=2)
     outer = optuna.load_study(
         study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
     )
@@ -193,7 +193,7 @@ def test_the_optuna_study_has_two_named_objectives_and_the_budget(
 @pytest.mark.parametrize("cost", ["flops", "params", "units", "latency"])
 def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: CostName) -> None:
     study = replace(study, cost=cost, first=({"target_ratio": 0.6},))
-    run = run_study(study, trials=2, out=tmp_path / "run", device="cpu")
+    run = run_study(study, tmp_path / "run", trials=2)
     outer = optuna.load_study(
         study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
     )
@@ -235,14 +235,14 @@ def test_a_resumed_study_takes_its_times_from_the_same_table(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = replace(scripted(study, *["result"] * 4), cost="latency")
-    first = run_study(study, trials=1, out=tmp_path / "run", device="cpu")
+    first = run_study(study, tmp_path / "run", trials=1)
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("measured again")
 
     with monkeypatch.context() as patched:
         patched.setattr(latency, "_measure", refuse)
-        run = run_study(study, trials=2, out=tmp_path / "run", device="cpu")
+        run = run_study(study, tmp_path / "run", trials=2)
     assert run.unpruned == first.unpruned
     costs = {trial.result.cost for trial in run.trials if trial.result is not None}
     assert costs == {first.unpruned.cost}
@@ -250,7 +250,7 @@ def test_a_resumed_study_takes_its_times_from_the_same_table(
     (table,) = (tmp_path / "run" / "cache").glob("latency-*.json")
     table.unlink()
     with pytest.raises(RunError, match=r"ratio 1 was .* ms@cpu-.*, but is now .* ms@cpu-"):
-        run_study(study, trials=3, out=tmp_path / "run", device="cpu")
+        run_study(study, tmp_path / "run", trials=3)
     assert states(tmp_path / "run") == ["finished"] * 2
 
 
@@ -285,29 +285,25 @@ def test_a_method_that_does_not_go_with_the_student_is_refused_before_anything_i
     study: Study, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        run_study(replace(study, **changes), out=tmp_path / "run", device="cpu")
+        run_study(replace(study, **changes), tmp_path / "run")
     assert list(tmp_path.glob("run/**/*")) == []
 
 
 def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:
-    run_study(study, trials=2, out=tmp_path / "run", device="cpu")
-    run = run_study(study, trials=5, out=tmp_path / "run", device="cpu")
+    run_study(study, tmp_path / "run", trials=2)
+    run = run_study(study, tmp_path / "run", trials=5)
     assert len(run.trials) == 5
     knobs = [tuple(trial.knobs.values()) for trial in run.trials]
     assert len(set(knobs)) == 5
-    assert run_study(study, trials=5, out=tmp_path / "run", device="cpu").trials == run.trials
+    assert run_study(study, tmp_path / "run", trials=5).trials == run.trials
 
 
 def test_the_last_population_is_no_larger_than_what_is_left(study: Study, tmp_path: Path) -> None:
-    assert (
-        len(run_study(study, trials=3, population=2, out=tmp_path / "r", device="cpu").trials) == 3
-    )
+    assert len(run_study(study, tmp_path / "r", trials=3, population=2).trials) == 3
 
 
 def test_a_failed_trial_says_why_and_the_study_goes_on(study: Study, tmp_path: Path) -> None:
-    run = run_study(
-        scripted(study, "fail", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
-    )
+    run = run_study(scripted(study, "fail", "result", "result"), tmp_path / "run", trials=2)
     assert [t.state for t in run.trials] == ["failed", "finished", "finished"]
     assert run.trials[0].failure == "the loss is nan at step 3"
 
@@ -316,9 +312,7 @@ def test_a_model_that_is_not_cut_to_its_architecture_fails_alone(
     study: Study, tmp_path: Path
 ) -> None:
     ends = ["result", "uncut", "result"]
-    run = run_study(
-        scripted(study, *ends, population=3), trials=2, out=tmp_path / "run", device="cpu"
-    )
+    run = run_study(scripted(study, *ends, population=3), tmp_path / "run", trials=2)
     assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
     assert run.trials[1].failure is not None
     assert re.match(
@@ -327,9 +321,7 @@ def test_a_model_that_is_not_cut_to_its_architecture_fails_alone(
 
 
 def test_an_exception_fails_the_trials_it_hit_and_no_other(study: Study, tmp_path: Path) -> None:
-    run = run_study(
-        scripted(study, "result", "raise", "result"), trials=2, out=tmp_path / "run", device="cpu"
-    )
+    run = run_study(scripted(study, "result", "raise", "result"), tmp_path / "run", trials=2)
     assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
     assert run.trials[1].failure == "ZeroDivisionError: a bug in the method"
 
@@ -338,9 +330,7 @@ def test_an_exception_of_the_first_of_a_population_costs_the_others_nothing(
     study: Study, tmp_path: Path
 ) -> None:
     ends = ["raise", "result", "result", "result"]
-    run = run_study(
-        scripted(study, *ends, population=4), trials=3, out=tmp_path / "run", device="cpu"
-    )
+    run = run_study(scripted(study, *ends, population=4), tmp_path / "run", trials=3)
     assert [t.state for t in run.trials] == ["failed", *["finished"] * 3]
 
 
@@ -348,7 +338,7 @@ def test_one_large_population_that_fails_in_part_is_no_reason_to_give_up(
     study: Study, tmp_path: Path
 ) -> None:
     ends = ["result", *["fail"] * 9]
-    run = run_study(scripted(study, *ends, population=10), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, *ends, population=10), tmp_path / "run")
     assert len(run.finished) == 10
 
 
@@ -365,10 +355,10 @@ def test_what_fails_while_a_result_is_kept_is_tried_again(
     tried = scripted(study, *["result"] * 3, population=3)
     monkeypatch.setattr(worker, "write_trial", refuse)
     with pytest.raises(type(error), match=str(error)):
-        run_study(tried, out=tmp_path / "run", device="cpu")
+        run_study(tried, tmp_path / "run")
     assert states(tmp_path / "run") == ["failed"] * 3
     monkeypatch.undo()
-    run = run_study(tried, out=tmp_path / "run", device="cpu")
+    run = run_study(tried, tmp_path / "run")
     assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1, 2]
 
 
@@ -384,7 +374,7 @@ def test_a_model_that_memory_does_not_hold_when_it_is_scored_is_tried_in_a_small
         return score(bench, *arguments)
 
     monkeypatch.setattr(Workbench, "score", too_large)
-    run = run_study(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, "result", "result"), tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["finished", "finished"]
 
 
@@ -401,9 +391,7 @@ def test_a_trial_that_others_failed_while_it_was_written_ends_quietly(
         return write(folder, *arguments)
 
     monkeypatch.setattr(worker, "write_trial", failed_meanwhile)
-    run = run_study(
-        scripted(study, "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
-    )
+    run = run_study(scripted(study, "result", "result"), tmp_path / "run", trials=2)
     assert [trial.state for trial in run.trials] == ["failed", "finished", "finished"]
 
 
@@ -418,9 +406,9 @@ def test_ctrl_c_while_knobs_are_drawn_loses_none_of_them(
         with monkeypatch.context() as patched:
             patched.setattr(claims, "draw", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                run_study(tried, out=tmp_path / "run", device="cpu")
+                run_study(tried, tmp_path / "run")
         assert "running" not in states(tmp_path / "run")
-    run = run_study(tried, out=tmp_path / "run", device="cpu")
+    run = run_study(tried, tmp_path / "run")
     assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1]
 
 
@@ -432,7 +420,7 @@ def test_ctrl_c_before_a_population_is_searched_leaves_no_trial_running(
 
     monkeypatch.setattr(LaunchProgress, "population", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_study(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+        run_study(scripted(study, "result", "result"), tmp_path / "run")
     assert [trial.failure for trial in read_run(tmp_path / "run").trials] == ["interrupted"] * 2
 
 
@@ -447,7 +435,7 @@ def test_a_trial_that_failed_leaves_no_weights(
     folder = RunFolder(tmp_path / "run")
     monkeypatch.setattr(optuna.Trial, "set_constraint", refuse)
     with pytest.raises(RuntimeError, match="database is locked"):
-        run_study(scripted(study, "result"), out=folder.path, device="cpu")
+        run_study(scripted(study, "result"), folder.path)
     assert get_all_artifact_meta(
         load_optuna_study(folder.path).trials[0], storage=load_optuna_study(folder.path)._storage
     )
@@ -462,15 +450,13 @@ def test_a_trial_that_failed_leaves_no_weights(
 def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path) -> None:
     both = scripted(study, "result", "result")
     one = replace(both, first=both.first[:1], trials=1)
-    run_study(one, out=tmp_path / "run", device="cpu")
-    run = run_study(both, out=tmp_path / "run", device="cpu")
+    run_study(one, tmp_path / "run")
+    run = run_study(both, tmp_path / "run")
     assert [trial.knobs["tag"] for trial in run.trials] == [0, 1]
 
 
 def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) -> None:
-    run = run_study(
-        scripted(study, "silent", "result", "result"), trials=2, out=tmp_path / "run", device="cpu"
-    )
+    run = run_study(scripted(study, "silent", "result", "result"), tmp_path / "run", trials=2)
     assert run.trials[0].failure == "the method returned no outcome for it"
 
 
@@ -484,14 +470,14 @@ def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None
         },
         first=({"flops_weight": 1e39}, {"flops_weight": 1.0}),
     )
-    run = run_study(overflow, trials=1, population=2, out=tmp_path / "run", device="cpu")
+    run = run_study(overflow, tmp_path / "run", trials=1, population=2)
     assert [t.state for t in run.trials[:1]] == ["failed"]
     assert "nan" in str(run.trials[0].failure)
 
 
 def test_a_model_without_a_score_is_no_finished_trial(study: Study, tmp_path: Path) -> None:
     """Trap T6: the likeliest class of nan is class 0, and Optuna keeps an infinite value."""
-    run = run_study(scripted(study, "nan", "result"), out=tmp_path / "run", device="cpu")
+    run = run_study(scripted(study, "nan", "result"), tmp_path / "run")
     assert [t.state for t in run.trials[:2]] == ["failed", "finished"]
     assert run.trials[0].failure == "its accuracy is nan"
     assert sorted(path.name for path in (tmp_path / "run" / "trials").iterdir())[0] == "00001"
@@ -504,7 +490,7 @@ def test_numbers_of_numpy_and_torch_are_told_as_numbers(
     """Trap T5: to Optuna an array is no result, and the trial fails with a warning alone."""
     method = Scripted(target_ratio=number, tolerance=number)  # type: ignore[arg-type]
     one = replace(scripted(study, "result"), method=method)
-    trial = run_study(one, out=tmp_path / "run", device="cpu").trials[0]
+    trial = run_study(one, tmp_path / "run").trials[0]
     assert trial.state == "finished"
     assert trial.result is not None
     assert [type(n) for n in (trial.result.target_ratio, trial.result.tolerance)] == [float] * 2
@@ -533,14 +519,14 @@ def test_optuna_is_told_when_all_of_a_trial_is_there(
 
     folder = RunFolder(tmp_path / "run")
     monkeypatch.setattr(optuna.Study, "tell", watched)
-    run_study(scripted(study, "result", "result"), out=folder.path, device="cpu")
+    run_study(scripted(study, "result", "result"), folder.path)
     assert told == [0, 1]
 
 
 def test_a_study_whose_every_trial_fails_gives_up(study: Study, tmp_path: Path) -> None:
     hopeless = scripted(study, *["fail"] * 8)
     with pytest.raises(RunError, match="4 trials in a row failed; the last one with: the loss is"):
-        run_study(hopeless, out=tmp_path / "run", device="cpu")
+        run_study(hopeless, tmp_path / "run")
     assert states(tmp_path / "run")[:4] == ["failed"] * 4
 
 
@@ -549,7 +535,7 @@ def test_ctrl_c_fails_the_running_trials_and_keeps_the_finished(
 ) -> None:
     interrupted = scripted(study, "result", "ctrl-c", "result", "result")
     with pytest.raises(KeyboardInterrupt):
-        run_study(interrupted, out=tmp_path / "run", device="cpu")
+        run_study(interrupted, tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert [t.state for t in run.trials[:2]] == ["finished", "failed"]
     assert run.trials[1].failure == "interrupted"
@@ -563,7 +549,7 @@ def test_the_knobs_of_an_interrupted_trial_are_tried_again_however_often(
     interrupted = scripted(study, "result", "ctrl-c", population=1)
     for _ in range(4):
         with pytest.raises(KeyboardInterrupt):
-            run_study(interrupted, out=tmp_path / "run", device="cpu")
+            run_study(interrupted, tmp_path / "run")
     first, *others = read_run(tmp_path / "run").trials
     assert first.state == "finished"
     assert [trial.knobs for trial in others] == [{"end": "ctrl-c", "tag": 1}] * 4
@@ -575,7 +561,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_no_finished_trial(
 ) -> None:
     full = scripted(study, "result", "disk")
     with pytest.raises(RunError, match=r"'trials/00001' could not be written \(No space left"):
-        run_study(full, out=tmp_path / "run", device="cpu")
+        run_study(full, tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert [t.state for t in run.trials] == ["finished", "failed"]
     assert sorted(p.name for p in (tmp_path / "run" / "trials").iterdir()) == ["00000"]
@@ -588,7 +574,7 @@ def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crowded = scripted(study, "result", "memory", *["result"] * 4, population=4)
-    run = run_study(crowded, out=tmp_path / "run", device="cpu")
+    run = run_study(crowded, tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["finished"] * 6
     shown = capsys.readouterr().out
     assert "out of memory with 4 trials at once: 3 trials start again, 2 at a time" in shown
@@ -597,7 +583,7 @@ def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
 
 def test_a_trial_too_large_alone_fails(study: Study, tmp_path: Path) -> None:
     alone = scripted(study, "too large", "result", population=1)
-    run = run_study(alone, trials=1, out=tmp_path / "run", device="cpu")
+    run = run_study(alone, tmp_path / "run", trials=1)
     assert [trial.state for trial in run.trials] == ["failed", "finished"]
     assert str(run.trials[0].failure).startswith("OutOfMemoryError: CUDA out of memory")
 
@@ -606,7 +592,7 @@ def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: 
     missed = replace(
         scripted(study, "result"), method=Scripted(target_ratio=0.5), trials=1, population=1
     )
-    run = run_study(missed, out=tmp_path / "run", device="cpu")
+    run = run_study(missed, tmp_path / "run")
     assert run.trials[0].state == "finished"
     assert not run.trials[0].feasible
     assert run.front == []
@@ -614,9 +600,7 @@ def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: 
 
 def test_a_task_of_numbers_is_told_by_its_correlation(study: Study, tmp_path: Path) -> None:
     task = replace(study.task, data=graded_rows, metric="pearson_spearman")
-    run = run_study(
-        replace(scripted(study, "result"), task=task), trials=1, out=tmp_path / "run", device="cpu"
-    )
+    run = run_study(replace(scripted(study, "result"), task=task), tmp_path / "run", trials=1)
     (trial,) = run.trials
     assert trial.result is not None
     assert run.metric_name == "pearson_spearman"
@@ -628,11 +612,11 @@ def test_another_student_in_the_folder_is_another_study(
     study: Study, tiny_bert: str, tmp_path: Path
 ) -> None:
     first = scripted(study, "result", "result")
-    run_study(first, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(first, tmp_path / "run", trials=1)
     other = replace(first, student=tiny_bert)
     with pytest.raises(RunError, match=r"another study: student was None, is now \w{16}\."):
-        run_study(other, out=tmp_path / "run", device="cpu")
-    run = run_study(other, trials=1, out=tmp_path / "other", device="cpu")
+        run_study(other, tmp_path / "run")
+    run = run_study(other, tmp_path / "other", trials=1)
     assert run.trials[0].result is not None
     assert run.trials[0].result.ratio == run.unpruned.ratio == 1
 
@@ -652,7 +636,7 @@ def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: 
             {"stages.search.keep": "last", "stages.search.searches": True},
         ),
     )
-    run = run_study(wrong, trials=1, out=tmp_path / "run", device="cpu")
+    run = run_study(wrong, tmp_path / "run", trials=1)
     assert str(run.trials[0].failure).startswith("stage 'search': keep='best' is only for stages")
     assert run.trials[1].state == "finished"
 
@@ -660,10 +644,10 @@ def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: 
 def test_another_study_in_the_folder_is_refused_and_the_difference_named(
     study: Study, tmp_path: Path
 ) -> None:
-    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, tmp_path / "run", trials=1)
     other = replace(study, method=replace(study.method, batch_size=8))  # type: ignore[call-arg]
     with pytest.raises(RunError, match=r"another study: method\.batch_size was 16, is now 8\."):
-        run_study(other, out=tmp_path / "run", device="cpu")
+        run_study(other, tmp_path / "run")
     assert states(tmp_path / "run") == ["finished"]
 
 
@@ -671,7 +655,7 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
     study: Study, tiny_bert: str, tmp_path: Path
 ) -> None:
     study = scripted(replace(study, student=tiny_bert), "result", "result")
-    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, tmp_path / "run", trials=1)
     model = AutoModel.from_pretrained(tiny_bert)
     torch.nn.init.zeros_(model.embeddings.word_embeddings.weight)
     model.save_pretrained(tmp_path / "other")
@@ -683,7 +667,7 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
         student=str(tmp_path / "other"),
     )
     with pytest.raises(RunError) as error:
-        run_study(other, out=tmp_path / "run", device="cpu")
+        run_study(other, tmp_path / "run")
     assert (
         "another study: the student's checkpoint has changed (weights or config.json); the rows of "
         "the task or their roles (train, alpha, select, heldout) have changed; the teacher's "
@@ -710,13 +694,13 @@ def test_a_study_with_augmented_text_runs_and_remembers_it(
     vectors.write_text("tidal 1 0\ntides 1 1\n")
     augmentation = Augmentation(masked_lm=tiny_masked_lm, word_vectors=str(vectors), copies=2)
     study = replace(study, augmentation=augmentation, trials=2)
-    run = run_study(study, out=tmp_path / "run", device="cpu")
+    run = run_study(study, tmp_path / "run")
     assert [trial.state for trial in run.trials] == ["finished"] * 2
     (copies,) = RunFolder(run.folder).cache.glob("augmentation-*.jsonl")
     assert 128 < len(copies.read_text().splitlines()) <= 1 + 2 * 128
 
     moved = augmentation_of(study, masked_lm=str(copytree(tiny_masked_lm, tmp_path / "moved")))
-    run_study(replace(moved, trials=3), out=tmp_path / "run", device="cpu")
+    run_study(replace(moved, trials=3), tmp_path / "run")
     assert states(tmp_path / "run") == ["finished"] * 3
 
     for other, difference in (
@@ -728,7 +712,7 @@ def test_a_study_with_augmented_text_runs_and_remembers_it(
         (replace(study, augmentation=None), r"augmentation\.copies was 2, is now not set;"),
     ):
         with pytest.raises(RunError, match=difference):
-            run_study(other, out=tmp_path / "run", device="cpu")
+            run_study(other, tmp_path / "run")
 
 
 def test_augmentation_that_cannot_work_is_refused_before_anything_is_written(
@@ -742,7 +726,7 @@ def test_augmentation_that_cannot_work_is_refused_before_anything_is_written(
         ),
     ):
         with pytest.raises(UserError, match=message):
-            run_study(replace(study, augmentation=augmentation), out=tmp_path / "run", device="cpu")
+            run_study(replace(study, augmentation=augmentation), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -753,15 +737,15 @@ def augmentation_of(study: Study, **changes: object) -> Study:
 
 
 def test_more_trials_or_another_population_is_the_same_study(study: Study, tmp_path: Path) -> None:
-    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, tmp_path / "run", trials=1)
     more = replace(study, trials=2, population="auto")
-    assert len(run_study(more, out=tmp_path / "run", device="cpu").trials) == 2
+    assert len(run_study(more, tmp_path / "run").trials) == 2
 
 
 @pytest.mark.parametrize("name", ["trials", "population"])
 def test_numbers_below_one_are_refused(study: Study, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"{name} is 0; it must be .*>= 1"):
-        run_study(study, out=tmp_path / "run", device="cpu", **{name: 0})
+        run_study(study, tmp_path / "run", **{name: 0})
     assert not (tmp_path / "run").exists()
 
 
@@ -769,8 +753,7 @@ def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Pat
     seen: list[int] = []
     run_study(
         scripted(study, *["result"] * 4),
-        out=tmp_path / "run",
-        device="cpu",
+        tmp_path / "run",
         callbacks=[lambda run: seen.append(len(run.trials))],
     )
     assert seen == [2, 4]
@@ -799,7 +782,7 @@ def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path,
     before = [t for t in read_run(folder).trials if t.state == "finished"]
     assert len(before) >= wanted
 
-    run = run_study(load_study(path), out=folder, device="cpu")
+    run = run_study(load_study(path), folder)
 
     finished = [t for t in run.trials if t.state == "finished"]
     assert len(finished) == 4

@@ -120,7 +120,7 @@ def test_a_launch_stops_when_the_front_no_longer_grows_and_the_next_counts_anew(
 
     def launch(study: Study) -> tuple[int, str]:
         said = Console(file=io.StringIO(), width=200)
-        run = run_study(study, out=tmp_path / "run", device="cpu", console=said)
+        run = run_study(study, tmp_path / "run", console=said)
         return len(run.finished), said.file.getvalue()  # type: ignore[attr-defined]
 
     finished, said = launch(patient)
@@ -147,7 +147,7 @@ def test_a_trial_that_takes_too_long_fails_alone_and_the_study_goes_on(
 ) -> None:
     asked = [(3, 0.0), (3, 100.0), (2, 100.0), (2, 0.0), (1, 0.0)]
     timed = paced(study, *asked, trial_timeout=2, population=3, trials=3)
-    run = run_study(timed, out=tmp_path / "run", device="cpu")
+    run = run_study(timed, tmp_path / "run")
     states = ["finished", "failed", "failed", "finished", "finished"]
     assert [one.state for one in run.trials] == states
     assert {one.failure for one in run.trials[1:3]} == {
@@ -162,7 +162,7 @@ def test_trials_that_all_take_too_long_end_the_launch_as_other_failures_do(
 ) -> None:
     timed = paced(study, *[(4, 20.0)] * 4, trial_timeout=0.01)
     with pytest.raises(RunError, match=r"2 trials in a row failed; .* longer than 0\.01 seconds"):
-        run_study(timed, out=tmp_path / "run", device="cpu")
+        run_study(timed, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def steps_of(folder: Path) -> int:
 def test_fidelities_are_never_on_one_front(study: Study, tmp_path: Path) -> None:
     low = replace(study, fidelity=Fidelity(data=0.5, epochs=0.5, max_length=12), trials=2)
     full = replace(study, trials=1)
-    run = run_study(low, out=tmp_path / "low", device="cpu")
-    other = run_study(full, out=tmp_path / "full", device="cpu")
+    run = run_study(low, tmp_path / "low")
+    other = run_study(full, tmp_path / "full")
 
     assert steps_of(run.folder) == steps_of(other.folder) / 4
     assert run.unpruned == other.unpruned
@@ -42,7 +42,7 @@ def test_fidelities_are_never_on_one_front(study: Study, tmp_path: Path) -> None
         (replace(low, fidelity=Fidelity(data=0.5)), "low", r"fidelity\.epochs was 0\.5, is now 1"),
     ):
         with pytest.raises(RunError, match=differs):
-            run_study(replace(mixed, trials=9), out=tmp_path / folder, device="cpu")
+            run_study(replace(mixed, trials=9), tmp_path / folder)
     assert len(read_run(tmp_path / "low").trials) == 2
 
     with pytest.raises(RunError, match=r"different fidelities \(data 0\.5, .*; full\)"):
@@ -50,6 +50,6 @@ def test_fidelities_are_never_on_one_front(study: Study, tmp_path: Path) -> None
     assert overlay([run, run]).several
 
     warm = replace(full, name="warm", warm_start=(run.folder,), trials=4)
-    begun = run_study(warm, out=tmp_path / "warm", device="cpu")
+    begun = run_study(warm, tmp_path / "warm")
     assert any(str(trial.attributes.get(WARM_START)).startswith("tiny") for trial in begun.trials)
     assert begun.fidelity == {}

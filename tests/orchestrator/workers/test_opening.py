@@ -39,20 +39,20 @@ def test_a_launch_killed_between_folder_and_study_is_launched_again(
 
     monkeypatch.setattr(optuna.Study, "set_user_attr", killed)
     with pytest.raises(SystemExit):
-        run_study(scripted(study, "result"), device="cpu", **place)
+        run_study(scripted(study, "result"), **place)
     assert (tmp_path / "run" / "storage.json").is_file()
     monkeypatch.undo()
-    run = run_study(scripted(study, "result"), device="cpu", **place)
+    run = run_study(scripted(study, "result"), **place)
     assert [trial.state for trial in run.trials] == ["finished"]
     (tmp_path / "study.db").unlink()
     with pytest.raises(RunError, match=r"database is gone; .*, or put sqlite:///.*/study\.db back"):
-        run_study(scripted(study, "result"), device="cpu", **place)
+        run_study(scripted(study, "result"), **place)
 
 
 def test_the_trials_of_a_lost_database_are_not_replaced(study: Study, tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     (run.path / "cache").mkdir(parents=True)
-    run_study(scripted(study, "result"), out=run.path, device="cpu")  # a cache alone is no run
+    run_study(scripted(study, "result"), run.path)  # a cache alone is no run
     result = (run.trial(0) / "result.json").read_bytes()
     whole, copy = sqlite3.connect(run.database), sqlite3.connect(tmp_path / "copy.db")
     with closing(whole), closing(copy):
@@ -67,45 +67,45 @@ def test_the_trials_of_a_lost_database_are_not_replaced(study: Study, tmp_path: 
     ]
     for other, storage in others:
         with pytest.raises(RunError, match=r"run' holds trials of a .* or put study\.db back"):
-            run_study(scripted(other, "result"), out=run.path, storage=storage, device="cpu")
+            run_study(scripted(other, "result"), run.path, storage=storage)
     assert not run.database.exists()
     assert (run.trial(0) / "result.json").read_bytes() == result
     assert read_storage(elsewhere).get_all_studies() == []
 
     run.database.touch()  # as after a power cut
-    run_study(scripted(study, "result"), out=run.path, device="cpu")
+    run_study(scripted(study, "result"), run.path)
     (lost,) = run.path.glob("lost-*")
     assert {path.name for path in lost.iterdir()} == {"00000", "rows.safetensors"}
     assert (lost / "00000" / "result.json").read_bytes() == result
     for file in run.path.glob("study.db*"):
         file.unlink()
     (tmp_path / "copy.db").rename(run.database)
-    more = run_study(scripted(study, "result", "result"), out=run.path, device="cpu")
+    more = run_study(scripted(study, "result", "result"), run.path)
     assert [trial.state for trial in more.trials] == ["finished", "finished"]
     assert (run.trial(0) / "result.json").read_bytes() == result
 
 
 def test_a_launch_that_is_refused_changes_nothing(study: Study, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
-    run_study(scripted(study, "result"), out=tmp_path / "run", storage=url, device="cpu")
+    run_study(scripted(study, "result"), tmp_path / "run", storage=url)
     more = scripted(study, "result", "result", "result")
     with pytest.raises(RunError, match="the files of study 'tiny' are not in"):
-        run_study(more, out=tmp_path / "b", storage=url, device="cpu")
+        run_study(more, tmp_path / "b", storage=url)
     outer = load_optuna_study(tmp_path / "run")
     assert outer.user_attrs[WANTED] == 1
     assert len(outer.trials) == 1
-    run_study(more, out=tmp_path / "run", storage=url, device="cpu")
+    run_study(more, tmp_path / "run", storage=url)
     assert len(outer.trials) == 3
 
 
 def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_path: Path) -> None:
-    run_study(scripted(study, "result", "result"), trials=1, out=tmp_path / "run", device="cpu")
+    run_study(scripted(study, "result", "result"), tmp_path / "run", trials=1)
     far = WorkerRecord(
         name="far-1-a", host="far", machine="far", pid=1, device="cpu", beat=1, at=time.time()
     )
     load_optuna_study(tmp_path / "run").set_user_attr(WORKERS + far.name, asdict(far))
     with pytest.raises(RunError, match="SQLite serves one machine, and far works on this study"):
-        run_study(scripted(study, "result", "result"), out=tmp_path / "run", device="cpu")
+        run_study(scripted(study, "result", "result"), tmp_path / "run")
 
 
 def test_a_copy_is_told_from_its_original_while_that_is_at_work(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_copy_of_a_folder_at_work_is_refused_and_a_moved_one_goes_on(
 
     def launch(out: Path, trials: int, **more: Any) -> RunRecord:
         ends = ("result",) * trials
-        return run_study(scripted(study, *ends, population=1), out=out, device="cpu", **more)
+        return run_study(scripted(study, *ends, population=1), out, **more)
 
     refused: list[str] = []
 

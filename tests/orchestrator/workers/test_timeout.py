@@ -18,9 +18,9 @@ from tests.orchestrator.workers.test_launch import scripted
 
 def test_no_trial_begins_after_it_and_the_next_launch_goes_on(study: Study, tmp_path: Path) -> None:
     tried = replace(scripted(study, "result", "result"), trials=2, population=1)
-    ended = run_study(tried, out=tmp_path / "run", device="cpu", timeout=1e-9)
+    ended = run_study(tried, tmp_path / "run", timeout=1e-9)
     assert ended.trials == ()
-    again = run_study(tried, out=tmp_path / "run", device="cpu", timeout=3600)
+    again = run_study(tried, tmp_path / "run", timeout=3600)
     assert len(again.finished) == 2
 
 
@@ -50,4 +50,4 @@ def test_several_workers_heed_it(study: Study, tmp_path: Path) -> None:
 
 def test_a_timeout_of_nothing_is_refused(study: Study, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"must be seconds above 0 \(timeout=\.\.\.\)$"):
-        run_study(study, out=tmp_path / "run", timeout=0)
+        run_study(study, tmp_path / "run", timeout=0)

@@ -54,7 +54,7 @@ def study(tiny_study_file: Path) -> Study:
 def earlier(study: Study, tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     """A finished run whose front is more than one trial."""
     folder = tmp_path_factory.mktemp("earlier") / "run"
-    run = run_study(replace(study, name="earlier", sampler="random"), out=folder, device="cpu")
+    run = run_study(replace(study, name="earlier", sampler="random"), folder)
     assert len(run.front) > 1
     return run
 
@@ -73,7 +73,7 @@ def test_it_begins_with_the_ends_and_the_front(
     study: Study, earlier: RunRecord, tmp_path: Path
 ) -> None:
     warm = replace(study, warm_start=(earlier.folder,), trials=8)
-    run = run_study(warm, out=tmp_path / "run", device="cpu")
+    run = run_study(warm, tmp_path / "run")
     sources = [trial.attributes.get(WARM_START) for trial in run.trials]
     front = [f"earlier trial {trial.number}" for trial in earlier.front][:4]
     assert sources[: 2 + len(front)] == ["high target_ratio", "low target_ratio", *front]
@@ -92,7 +92,7 @@ def test_it_is_enqueued_once_though_killed_resumed_or_served_by_several(
     other = tmp_path / "other"
     shutil.copytree(earlier.folder, other)
     warm = replace(study, warm_start=(other,))
-    run_study(warm, trials=2, out=tmp_path / "run", device="cpu")
+    run_study(warm, tmp_path / "run", trials=2)
     before = begun(tmp_path / "run")
     assert len(before) == 3  # the ends, and half of what was wanted
     shutil.rmtree(other)
@@ -109,7 +109,7 @@ def test_knobs_out_of_range_are_moved_to_the_edge(
 ) -> None:
     narrow = {**SPACE, "target_ratio": FloatDistribution(0.55, 0.6)}
     warm = replace(study, space=narrow, warm_start=(earlier.folder,))
-    run = run_study(warm, trials=4, out=tmp_path / "run", device="cpu")
+    run = run_study(warm, tmp_path / "run", trials=4)
     moved = 0
     for trial, other in zip(run.trials[2:4], earlier.front[:2], strict=True):
         assert trial.knobs["target_ratio"] == min(max(other.knobs["target_ratio"], 0.55), 0.6)
@@ -122,9 +122,9 @@ def test_knobs_out_of_range_are_moved_to_the_edge(
 def test_the_nearest_run_comes_first(study: Study, earlier: RunRecord, tmp_path: Path) -> None:
     """Another tolerance makes it farther, another seed or name does not."""
     far = replace(study, name="far", method=replace(study.method, tolerance=0.25))  # type: ignore[call-arg]
-    run_study(far, out=tmp_path / "far", device="cpu")
+    run_study(far, tmp_path / "far")
     warm = replace(study, warm_start=(tmp_path / "far", earlier.folder), seed=11)
-    run_study(warm, out=tmp_path / "run", device="cpu")
+    run_study(warm, tmp_path / "run")
     sources = [source for source, _ in begun(tmp_path / "run")][2:5]
     nearest = [f"earlier trial {trial.number}" for trial in earlier.front][:3]
     assert sources[: len(nearest)] == nearest
@@ -158,19 +158,19 @@ def test_runs_of_other_knobs_are_refused_before_anything_is_written(
 ) -> None:
     warm = replace(study, space=space, warm_start=(earlier.folder,))
     with pytest.raises(RunError, match=message):
-        run_study(warm, out=tmp_path / "run", device="cpu")
+        run_study(warm, tmp_path / "run")
     assert not (tmp_path / "run" / "artifacts").exists()
-    run_study(replace(warm, warm_start=()), trials=1, out=tmp_path / "run", device="cpu")
+    run_study(replace(warm, warm_start=()), tmp_path / "run", trials=1)
 
 
 def test_what_is_no_run_or_of_another_method_is_refused(
     study: Study, earlier: RunRecord, tmp_path: Path, tiny_study_file: Path
 ) -> None:
     with pytest.raises(RunError, match=r"nowhere' is not a run folder"):
-        run_study(replace(study, warm_start=("nowhere",)), out=tmp_path / "run", device="cpu")
+        run_study(replace(study, warm_start=("nowhere",)), tmp_path / "run")
     masks = replace(load_study(tiny_study_file), warm_start=(earlier.folder,))
     with pytest.raises(RunError, match="used FisherSearch, but this study uses MaskSearch"):
-        run_study(masks, out=tmp_path / "run", device="cpu")
+        run_study(masks, tmp_path / "run")
     assert read_run(earlier.folder).front == earlier.front
 
 

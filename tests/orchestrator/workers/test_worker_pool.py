@@ -145,7 +145,7 @@ def test_a_worker_joins_only_what_was_begun(study: Study, tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
     alone = replace(study.method, meets=False)  # type: ignore[call-arg]
     study = replace(study, method=alone)
-    run_study(study, trials=1, out=tmp_path / "run", device="cpu")
+    run_study(study, tmp_path / "run", trials=1)
     other = replace(study, seed=4)
     with pytest.raises(RunError, match="another study: seed was 3, is now 4"):
         work(other, out=tmp_path / "run", device="cpu")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunError
-from reports.exporting.hub import check_push
+from reports.exporting.export import check_push
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def _push(hub: Any, folder: Path, repo: str = "me/my-model") -> subprocess.Compl
         [
             sys.executable,
             "-c",
-            "import sys; from pathlib import Path; from reports.exporting.hub import push; "
+            "import sys; from pathlib import Path; from reports.exporting.export import push; "
             "print(push(Path(sys.argv[1]), sys.argv[2]))",
             str(folder),
             repo,
