@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, json_to_distribution
@@ -367,7 +367,7 @@ def trials_of(study: optuna.Study) -> list[FrozenTrial]:
 
 def unpruned_result(attribute: object, where: str = "the study's") -> UnprunedResult:
     """From the study attribute `UNPRUNED`."""
-    return _measured(UnprunedResult, attribute, f"{where} {UNPRUNED}")
+    return as_record(UnprunedResult, attribute, f"{where} {UNPRUNED}")
 
 
 def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
@@ -393,7 +393,7 @@ def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
     )
     if trial.state is not TrialState.COMPLETE:
         return record
-    result = _measured(TrialResult, times[RESULT], f"{where} {RESULT}")
+    result = as_record(TrialResult, times[RESULT], f"{where} {RESULT}")
     return FinishedTrial(**{**vars(record), "result": result})
 
 
@@ -417,14 +417,3 @@ def _span(
     if trial.state is TrialState.FAIL and last_seen is not None:
         return began, max(began, last_seen)
     return began, began + max(0.0, (complete - start).total_seconds()) if complete else None
-
-
-_Measured = TypeVar("_Measured", bound=Measured)
-
-
-def _measured(kind: type[_Measured], document: object, where: str) -> _Measured:
-    measured = as_record(kind, document, where)
-    if measured.objective == "divergence":
-        far = measured.divergence, measured.heldout_divergence
-        as_type(tuple[float, float], far, f"{where}.divergence")
-    return measured

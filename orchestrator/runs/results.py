@@ -43,13 +43,12 @@ class Measured(Worth):
     params: int
     bytes: int | None = None
     """Bytes of the file of its weights; None in a run of an earlier version."""
-    divergence: float | None = None
+    divergence: float
     """From the teacher's answers on the selection split: KL in nats, of numbers the mean squared
-    difference. None in a run of an earlier version, which did not measure it."""
-    heldout_divergence: float | None = None
+    difference."""
+    heldout_divergence: float
     train_divergence: float | None = None
-    """Divergence on 256 rows that it learnt from; None where it learnt nothing, and in a run of an
-    earlier version."""
+    """Divergence on 256 rows that it learnt from; None where it learnt nothing."""
     widths: Mapping[str, tuple[NonNegativeInt, ...]]
     """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
     BERT's kinds of units are called as in `objectives.students.bert.architecture.Widths`."""
@@ -66,9 +65,7 @@ class Measured(Worth):
         """The objective on the selection split, or held out: metric (up) or divergence (down)."""
         if self.objective == "metric":
             return self.heldout_metric if heldout else self.metric
-        value = self.heldout_divergence if heldout else self.divergence
-        assert value is not None, "a study of divergences measures them"
-        return value
+        return self.heldout_divergence if heldout else self.divergence
 
     @property
     def worth(self) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from rich.console import Console
 
 from maskfront import Run, RunError, Study, launch, load_run
 from objectives.errors import UserError
-from orchestrator.runs.records import RESULT, UNPRUNED, WORDS, front_document, load_optuna_study
+from orchestrator.runs.records import front_document, load_optuna_study
 from orchestrator.status import run_status
 from orchestrator.study_file import load_study
 from reports.page.following import _trial_note
@@ -102,30 +100,3 @@ def test_numbers_diverge_by_their_squares(study: Study, tmp_path: Path) -> None:
 def test_what_does_not_go_with_it_is_refused(study: Study) -> None:
     with pytest.raises(UserError, match=r"Study\.objective is 'loss'; it must be .*divergence"):
         replace(study, objective="loss")
-
-
-def test_a_run_of_before_there_was_a_choice_is_of_the_metric(study: Study, tmp_path: Path) -> None:
-    """It is read, shown and continued; only its old trials have no divergence."""
-    earlier, folder = scripted(study, "result", "result"), tmp_path / "run"
-    launch(earlier, trials=1, out=folder, device="cpu", console=QUIET, population=1)
-    with closing(sqlite3.connect(folder / "study.db")) as database, database:
-        for table, key in (("trial_user_attributes", RESULT), ("study_user_attributes", UNPRUNED)):
-            ((text,),) = database.execute(f"SELECT value_json FROM {table} WHERE key = ?", (key,))
-            document = json.loads(text)
-            for name in ("objective", "divergence", "heldout_divergence"):
-                del document[name]
-            change = f"UPDATE {table} SET value_json = ? WHERE key = ?"
-            database.execute(change, (json.dumps(document), key))
-        database.execute("DELETE FROM study_user_attributes WHERE key = ?", (WORDS,))
-    known = load_run(folder)
-    assert known.unpruned.objective == "metric"
-    assert known.words is None
-    assert [one.number for one in known.front] == [0]
-    assert "divergence" not in str(known)
-    assert known.dataframe()["divergence"].isna().all()
-    assert "objective" not in known.definition
-    known.report()
-    run = launch(earlier, trials=2, out=folder, device="cpu", console=QUIET, population=1)
-    assert [one.result.divergence for one in run.finished] == [None, 0]
-    assert run.unpruned.divergence == 0
-    assert run.words is not None

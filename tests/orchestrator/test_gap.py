@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -13,11 +10,9 @@ import pytest
 from optuna.distributions import FloatDistribution
 from rich.console import Console
 
-from maskfront import FisherSearch, Run, Stage, Study, launch, load_run
-from orchestrator.runs.records import RESULT, UNPRUNED, read_run
+from maskfront import FisherSearch, Run, Stage, Study, launch
 from orchestrator.study_file import load_study
 from reports.curves import gap_note
-from reports.page.page import write_report
 
 _SAID = "the models answer like the teacher on the rows that they learnt from (divergence 0.0"
 
@@ -106,26 +101,5 @@ def test_what_is_said_goes_by_the_middle_of_the_front(overfit: tuple[Run, str]) 
     assert (said(large, large, definition=of_answers) or "").endswith(": give them more text")
     assert said(large) is None, "one trial"
     assert said(large, small) is said(small, small) is None
-    assert said(large, (None, 0.5)) is not None, "as in a run that an earlier version began"
+    assert said(large, (None, 0.5)) is not None, "one that learnt nothing says nothing"
     assert said((1e-12, 1e-8), (0.0, 0.0)) is None, "nothing is cut"
-
-
-def test_a_run_of_before_it_was_measured_is_read_and_goes_on(
-    tiny: Study, overfit: tuple[Run, str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    launched(replace(tiny, trials=1), folder)
-    with closing(sqlite3.connect(folder / "study.db")) as database, database:
-        for table, key in (("trial_user_attributes", RESULT), ("study_user_attributes", UNPRUNED)):
-            rows = database.execute(f"SELECT value_json FROM {table} WHERE key = ?", (key,))
-            document = json.loads(rows.fetchone()[0])
-            del document["train_divergence"]
-            change = f"UPDATE {table} SET value_json = ? WHERE key = ?"
-            database.execute(change, (json.dumps(document), key))
-    assert read_run(folder).finished[0].result.train_divergence is None
-    assert load_run(folder).dataframe()["train_divergence"].isna().all()
-    write_report(read_run(folder), folder / "report.html")
-    run, _ = launched(tiny, folder)
-    first, second = (trial.result.train_divergence for trial in run.finished)
-    assert first is None
-    assert second == overfit[0].finished[1].result.train_divergence

@@ -44,6 +44,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import open_storage
 from orchestrator.study import Study
 from orchestrator.workers.loop import read_study
+from tests.measured import budgeted, measured
 
 MakeTrial: TypeAlias = Callable[..., TrialRecord]
 MakeRun: TypeAlias = Callable[..., RunRecord]
@@ -82,21 +83,7 @@ def _trial(
         state="finished",
         knobs={"flops_weight": 1 / 3, "mode": "soft"},
         result=TrialResult(
-            metric=metric,
-            heldout_metric=metric - 0.01,
-            interval=(metric - 0.02, metric + 0.02),
-            heldout_interval=(metric - 0.03, metric + 0.01),
-            widths=widths_of((1, 4), (0, 16)),
-            cost=flops,
-            cost_full=FLOPS,
-            unit="flops@16",
-            flops=flops,
-            flops_full=FLOPS,
-            flops_unit="flops@16",
-            params=flops // 10,
-            target_ratio=flops / FLOPS if target is None else target,
-            tolerance=0.05,
-            budget_unit="flops@16",
+            **{**budgeted(metric, flops, FLOPS, target), "widths": widths_of((1, 4), (0, 16))}
         ),
         failure=None,
     )
@@ -125,20 +112,12 @@ def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
         name="tiny",
         folder=Path("runs/tiny"),
         metric_name="accuracy",
-        unpruned=UnprunedResult(
-            metric=0.9,
+        unpruned=replace(
+            UnprunedResult(**measured(0.9, FLOPS, FLOPS), student_is_new=False),
+            widths=widths_of((4, 4), (32, 32)),
             heldout_metric=0.88,
             interval=(0.88, 0.91),
             heldout_interval=(0.86, 0.89),
-            widths=widths_of((4, 4), (32, 32)),
-            cost=FLOPS,
-            cost_full=FLOPS,
-            unit="flops@16",
-            flops=FLOPS,
-            flops_full=FLOPS,
-            flops_unit="flops@16",
-            params=100_000,
-            student_is_new=False,
         ),
         trials=tuple(trials),
         definition={
@@ -286,13 +265,13 @@ def write_trial_files(folder: Path, result: TrialResult) -> list[Path]:
 def stored_run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     """40 trials in a real storage, told as a launch tells them, with their files."""
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "many")
-    folder.artifacts.mkdir(parents=True)
     store_run(folder, many_run(40))
     return read_run(folder.path)
 
 
 def store_run(folder: RunFolder, run: RunRecord) -> None:
     """Write a run made by hand into a storage of its own."""
+    folder.artifacts.mkdir(parents=True)
     study = optuna.create_study(
         storage=open_storage(folder.storage),
         study_name=run.name,

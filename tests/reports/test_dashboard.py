@@ -49,7 +49,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for seed in range(2):
         paths = RunFolder(folder / f"seed-{seed}")
-        paths.artifacts.mkdir(parents=True)
         store_run(paths, many_run(12, seed=seed))
         publish(read_run(paths.path))
     return folder
@@ -86,6 +85,23 @@ class Served:
     def json(self, path: str) -> Any:
         with self.ask(path) as answer:
             return json.load(answer)
+
+    @property
+    def studies(self) -> dict[str, int]:
+        """Names and numbers of the studies."""
+        summaries = self.json("/api/studies")["study_summaries"]
+        return {study["study_name"]: study["study_id"] for study in summaries}
+
+    def artifact(self, study: int, number: int = 0, name: str | None = None) -> str:
+        """Where a file of a trial is, by default the first."""
+        trial = self.json(f"/api/studies/{study}")["trials"][number]
+        files = trial["artifacts"]
+        file = next(file["artifact_id"] for file in files if name in (None, file["filename"]))
+        return f"/artifacts/{study}/{trial['trial_id']}/{file}"
+
+    def read(self, path: str) -> bytes:
+        with self.ask(path) as answer:
+            return bytes(answer.read())
 
     def refused(self, *args: Any, **kwargs: Any) -> str:
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -152,7 +168,6 @@ def test_a_poll_reads_trials_only_after_a_write_and_then_has_it_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = RunFolder(tmp_path / "run")
-    paths.artifacts.mkdir(parents=True)
     store_run(paths, many_run(6))
     reads: list[int] = []
     read = DashboardView.get_all_trials
@@ -197,8 +212,7 @@ def test_artifacts_download_and_run_nothing(runs: Path, one: Served) -> None:
 @pytest.mark.parametrize("path", ["/%FFartifacts/{}", "/%C2artifacts/{}", "/artifacts%FF/{}"])
 def test_no_spelling_of_an_artifact_gets_around_the_guard(one: Served, path: str) -> None:
     """The dashboard's router leaves out what is no UTF-8."""
-    (trial,) = (t for t in one.json("/api/studies/1")["trials"] if t["number"] == 3)
-    page = f"1/{trial['trial_id']}/{trial['artifacts'][0]['artifact_id']}"
+    page = one.artifact(1, 3).removeprefix("/artifacts/")
     assert "not an address of the dashboard" in one.refused(path.format(page))
 
 
@@ -222,11 +236,7 @@ def test_a_note_can_be_written_and_is_kept(
 ) -> None:
     served: Served = request.getfixturevalue(name)
     run = runs / "seed-1" if name == "both" else runs / "seed-0"
-    (study_id,) = (
-        study["study_id"]
-        for study in served.json("/api/studies")["study_summaries"]
-        if name == "one" or study["study_name"].startswith("seed-1")
-    )
+    study_id = served.studies["many" if name == "one" else "seed-1: many"]
     trial = served.json(f"/api/studies/{study_id}")["trials"][2]
     version = trial["note"]["version"] + 1
     body = {"body": f"mine, of {name}", "version": version}
@@ -242,7 +252,6 @@ def test_a_note_on_a_study_is_kept_and_until_then_follows_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = RunFolder(tmp_path / "run")
-    paths.artifacts.mkdir(parents=True)
     store_run(paths, many_run(4, seed=0))
     study, texts = load_optuna_study(paths.path), iter(["one", "two", "three", "four"])
     monkeypatch.setattr("reports.page.following._study_note", lambda run: next(texts))
@@ -275,22 +284,15 @@ def test_a_run_that_cannot_be_written_keeps_no_note(
 
 
 def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:
-    studies = {
-        study["study_name"]: study["study_id"]
-        for study in both.json("/api/studies")["study_summaries"]
-    }
+    studies = both.studies
     assert set(studies) == {"seed-0: many", "seed-1: many"}
-    for seed, name in enumerate(studies):
-        study = both.json(f"/api/studies/{studies[name]}")
+    for seed, number in enumerate(studies.values()):
+        study = both.json(f"/api/studies/{number}")
         run = read_run(runs / f"seed-{seed}")
         assert [row["values"][0] for row in study["trials"]] == [
             trial.result.metric for trial in run.trials if trial.result is not None
         ]
-        trial = study["trials"][0]
-        artifact = trial["artifacts"][0]["artifact_id"]
-        path = f"/artifacts/{studies[name]}/{trial['trial_id']}/{artifact}"
-        with both.ask(path) as answer:
-            assert answer.status == 200
+        assert both.read(both.artifact(number))
 
 
 @pytest.mark.parametrize("source", ["one run", "a folder of runs"])
@@ -299,18 +301,13 @@ def test_a_run_that_was_deleted_goes_and_another_at_its_path_comes(
 ) -> None:
     kept, gone = RunFolder(tmp_path / "kept"), RunFolder(tmp_path / "gone")
 
-    def make(paths: RunFolder, name: str) -> None:
-        paths.artifacts.mkdir(parents=True)
-        store_run(paths, many_run(3, name=name))
-
-    make(kept, "kept")
-    make(gone, "old")
+    store_run(kept, many_run(3, name="kept"))
+    store_run(gone, many_run(3, name="old"))
     alone = source == "one run"
     with closing(Served(gone.path if alone else tmp_path)) as served:
 
         def seen() -> dict[str, int]:
-            summaries = served.json("/api/studies")["study_summaries"]
-            return {study["study_name"].split(": ")[-1]: study["study_id"] for study in summaries}
+            return {name.split(": ")[-1]: number for name, number in served.studies.items()}
 
         others = set() if alone else {"kept"}
         before = seen()
@@ -321,31 +318,23 @@ def test_a_run_that_was_deleted_goes_and_another_at_its_path_comes(
             served.ask(f"/api/studies/{before['old']}")
         with caught.value as error:
             assert error.code == 404
-        make(gone, "new")
+        store_run(gone, many_run(3, name="new"))
         after = seen()
         assert set(after) == {"new"} | others
         assert after["new"] != before["old"], "a page that is open takes one for the other"
         shutil.rmtree(gone.path)
-        make(gone, "newer")  # nobody looked while it was gone
+        store_run(gone, many_run(3, name="newer"))  # nobody looked while it was gone
         assert set(seen()) == {"newer"} | others
-        trial = served.json(f"/api/studies/{seen()['newer']}")["trials"][0]
-        artifact = trial["artifacts"][0]["artifact_id"]
-        address = f"/artifacts/{seen()['newer']}/{trial['trial_id']}/{artifact}"
-        with served.ask(address) as answer:
-            assert answer.status == 200
+        assert served.read(served.artifact(seen()["newer"]))
 
 
 def test_a_damaged_run_hides_no_other(runs: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(runs, tmp_path / "runs")
     (folder / "seed-0" / "study.db").write_bytes(b"no database")
     with closing(Served(folder)) as served:
-        (summary,) = served.json("/api/studies")["study_summaries"]
-        trial = served.json(f"/api/studies/{summary['study_id']}")["trials"][0]
-        artifact = trial["artifacts"][0]["artifact_id"]
-        path = f"/artifacts/{summary['study_id']}/{trial['trial_id']}/{artifact}"
-        with served.ask(path) as answer:
-            assert answer.status == 200
-    assert summary["study_name"] == "seed-1: many"
+        ((name, number),) = served.studies.items()
+        assert served.read(served.artifact(number))
+    assert name == "seed-1: many"
     (folder / "seed-1" / "study.db").write_bytes(b"no database")
     for source in (folder / "seed-0", folder):  # where there is nothing else to see
         with pytest.raises(RunError, match=r"seed-0.study\.db"):
@@ -354,17 +343,9 @@ def test_a_damaged_run_hides_no_other(runs: Path, tmp_path: Path) -> None:
 
 def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:
     with closing(Served(f"sqlite:///{runs / 'seed-0' / 'study.db'}")) as served:
-        (study,) = served.json("/api/studies")["study_summaries"]
-        assert study["study_name"] == "many"
-        trial = served.json("/api/studies/1")["trials"][3]
-        (artifact,) = (
-            artifact["artifact_id"]
-            for artifact in trial["artifacts"]
-            if artifact["filename"] == "architecture.json"
-        )
+        assert served.studies == {"many": 1}
         kept = RunFolder(runs / "seed-0").trial(3) / "architecture.json"
-        with served.ask(f"/artifacts/1/{trial['trial_id']}/{artifact}") as answer:
-            assert answer.read() == kept.read_bytes()
+        assert served.read(served.artifact(1, 3, kept.name)) == kept.read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["link to a file", "link to a folder's", "pipe"])
@@ -373,21 +354,17 @@ def test_only_files_of_the_run_are_served(runs: Path, tmp_path: Path, kind: str)
     folder = RunFolder(shutil.copytree(runs / "seed-0", tmp_path / "run"))
     secret = tmp_path / "secret"
     with closing(Served(folder.path)) as served:
-        (summary,) = served.json("/api/studies")["study_summaries"]
-        trial = served.json(f"/api/studies/{summary['study_id']}")["trials"][0]
-        artifact = trial["artifacts"][0]["artifact_id"]
-        path = f"/artifacts/{summary['study_id']}/{trial['trial_id']}/{artifact}"
-        with served.ask(path) as answer:
-            kept = answer.read()
+        path = served.artifact(*served.studies.values())
+        kept, artifact = served.read(path), folder.artifacts / path.rpartition("/")[2]
         if kind == "link to a folder's":
             folder.artifacts.rename(secret)
             folder.artifacts.symlink_to(secret)
         else:
-            (folder.artifacts / artifact).replace(secret)
+            artifact.replace(secret)
             if kind == "pipe":
-                os.mkfifo(folder.artifacts / artifact)
+                os.mkfifo(artifact)
             else:
-                (folder.artifacts / artifact).symlink_to(secret)
+                artifact.symlink_to(secret)
         with pytest.raises(urllib.error.HTTPError) as caught:
             served.ask(path)
         with caught.value as error:
@@ -399,7 +376,6 @@ def in_one_storage(folder: Path, *names: str) -> str:
     storage = f"sqlite:///{folder / 'shared.db'}"
     for name in names:
         paths = RunFolder(folder / name)
-        paths.artifacts.mkdir(parents=True)
         paths.write_address(storage, name, f"identity of {name}")
         store_run(paths, many_run(2, name=name))
         home = {"folder": paths.identity, "path": str(paths.path), "host": f"host of {name}"}
@@ -415,31 +391,21 @@ def test_a_run_folder_shows_its_own_study_of_a_shared_storage(tmp_path: Path) ->
         (storage, ["a", "b"]),
     ):
         with closing(Served(source)) as served:
-            studies = served.json("/api/studies")["study_summaries"]
-            assert [study["study_name"] for study in studies] == wanted
-            for number in (study["study_id"] for study in studies):
-                trial = served.json(f"/api/studies/{number}")["trials"][1]
-                artifact = trial["artifacts"][0]["artifact_id"]
-                with served.ask(f"/artifacts/{number}/{trial['trial_id']}/{artifact}") as answer:
-                    assert answer.status == 200
+            assert [*served.studies] == wanted
+            for number in served.studies.values():
+                assert served.read(served.artifact(number, 1))
 
 
 def test_of_a_storage_the_artifacts_that_are_here_are_shown(tmp_path: Path) -> None:
     storage = in_one_storage(tmp_path, "here", "there")
     shutil.move(tmp_path / "there", tmp_path / "moved")  # to another machine, say
     with closing(Served(storage)) as served:
-        for number, status in ((1, 200), (2, 500)):
-            study = served.json(f"/api/studies/{number}")
-            trial = study["trials"][0]
-            artifact = trial["artifacts"][0]["artifact_id"]
-            address = f"/artifacts/{number}/{trial['trial_id']}/{artifact}"
-            if status == 200:
-                served.ask(address).close()
-            else:
-                with pytest.raises(urllib.error.HTTPError) as caught:  # the dashboard's own
-                    served.ask(address)
-                caught.value.close()
-        (home,) = (row["value"] for row in study["user_attrs"] if row["key"] == HOME)
+        assert served.read(served.artifact(1))
+        with pytest.raises(urllib.error.HTTPError) as caught:  # the dashboard's own
+            served.ask(served.artifact(2))
+        caught.value.close()
+        attributes = served.json("/api/studies/2")["user_attrs"]
+        (home,) = (row["value"] for row in attributes if row["key"] == HOME)
     assert f"{tmp_path}/there" in home
     assert "host of there" in home
 

@@ -39,7 +39,6 @@ _QUICK = 10
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run that has all that a run may have, but weights."""
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "mutated")
-    folder.artifacts.mkdir(parents=True)
     store_run(folder, many_run(12))
     worker = WorkerRecord(name="w-1", host="w", machine="m", pid=1, device="cpu", beat=1, at=1.0)
     words = Worth(metric=0.5, interval=(0.4, 0.6), heldout_metric=0.5, heldout_interval=(0.4, 0.6))

@@ -28,26 +28,11 @@ from orchestrator.runs.records import (
     trial_record,
 )
 from orchestrator.runs.results import TrialResult, UnprunedResult, ratio_text, size_text
+from tests.measured import budgeted, measured
 
 
 def trial(number: int, metric: float, flops: int, *, target: float | None = None) -> FinishedTrial:
-    result = TrialResult(
-        metric=metric,
-        heldout_metric=metric - 0.01,
-        interval=(metric - 0.02, metric + 0.02),
-        heldout_interval=(metric - 0.03, metric + 0.01),
-        widths={},
-        cost=flops,
-        cost_full=1000,
-        unit="flops@16",
-        flops=flops,
-        flops_full=1000,
-        flops_unit="flops@16",
-        params=10 * flops,
-        target_ratio=flops / 1000 if target is None else target,
-        tolerance=0.05,
-        budget_unit="flops@16",
-    )
+    result = TrialResult(**budgeted(metric, flops, 1000, target))
     return FinishedTrial(
         number=number, state="finished", knobs={"target_ratio": 0.5}, result=result, failure=None
     )
@@ -126,21 +111,7 @@ def test_the_document_has_what_a_script_needs() -> None:
         name="hand",
         folder=Path("runs/hand"),
         metric_name="accuracy",
-        unpruned=UnprunedResult(
-            metric=0.9,
-            heldout_metric=0.88,
-            interval=(0.88, 0.92),
-            heldout_interval=(0.86, 0.9),
-            widths={},
-            cost=1000,
-            cost_full=1000,
-            unit="flops@16",
-            flops=1000,
-            flops_full=1000,
-            flops_unit="flops@16",
-            params=5000,
-            student_is_new=False,
-        ),
+        unpruned=UnprunedResult(**measured(0.9, 1000, 1000), student_is_new=False),
         trials=(trial(0, 0.8, 500),),
         definition={},
         versions={},
@@ -148,40 +119,13 @@ def test_the_document_has_what_a_script_needs() -> None:
         notes=(),
     )
     document = front_document(run)
-    assert document["unpruned"] == {
-        "metric": 0.9,
-        "heldout_metric": 0.88,
-        "divergence": None,
-        "heldout_divergence": None,
-        "cost": 1000,
-        "cost_full": 1000,
-        "ratio": 1.0,
-        "unit": "flops@16",
-        "flops": 1000,
-        "flops_full": 1000,
-        "flops_unit": "flops@16",
-        "params": 5000,
-    }
+    shown = {**measured(0.9, 1000, 1000), "ratio": 1.0}
+    for inner in ("interval", "heldout_interval", "widths"):
+        del shown[inner]
+    assert document["unpruned"] == shown
     (point,) = document["front"]
     assert point["ratio"] == 0.5
-    assert set(point) == {
-        "trial",
-        "metric",
-        "heldout_metric",
-        "divergence",
-        "heldout_divergence",
-        "cost",
-        "cost_full",
-        "ratio",
-        "unit",
-        "flops",
-        "flops_full",
-        "flops_unit",
-        "params",
-        "target_ratio",
-        "knobs",
-        "model",
-    }
+    assert set(point) == {"trial", *shown, "target_ratio", "knobs", "model"}
 
 
 def test_of_a_result_of_another_version_what_is_known_is_read() -> None:
@@ -252,7 +196,7 @@ def test_a_trial_whose_worker_died_ended_when_that_was_heard_last() -> None:
     assert of_zone(0, lived, TrialState.RUNNING).seconds == 600
 
 
-def test_a_trial_of_an_older_version_has_the_times_of_this_zone() -> None:
+def test_a_trial_that_no_worker_began_has_the_times_of_this_zone() -> None:
     row = of_zone(0, {})
     assert row.started == datetime(2026, 11, 21, 12, 0, 0).timestamp()
     assert row.seconds == 600

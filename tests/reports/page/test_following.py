@@ -78,7 +78,6 @@ def test_the_last_state_is_written_and_no_page_says_that_the_study_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.artifacts.mkdir(parents=True)
     store_run(folder, many_run(4))
     run = read_run(folder.path)
     sorted_runs: list[RunRecord] = []
