@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,19 +75,25 @@ def widths_of(heads: Sequence[int], ffn: Sequence[int]) -> dict[str, tuple[int, 
 
 
 def _trial(
-    number: int, flops: int, metric: float, *, target: float | None = None, **changes: Any
-) -> TrialRecord:
+    number: int,
+    flops: int,
+    metric: float,
+    *,
+    target: float | None = None,
+    widths: Mapping[str, Sequence[int]] | None = None,
+    **changes: Any,
+) -> FinishedTrial:
     """A finished trial, in the middle of its budget unless `target` says otherwise."""
-    trial = FinishedTrial(
-        number=number,
-        state="finished",
-        knobs={"flops_weight": 1 / 3, "mode": "soft"},
-        result=TrialResult(
-            **{**budgeted(metric, flops, FLOPS, target), "widths": widths_of((1, 4), (0, 16))}
-        ),
-        failure=None,
-    )
-    return replace(trial, **changes)
+    result = budgeted(metric, flops, FLOPS, target)
+    result["widths"] = widths_of((1, 4), (0, 16)) if widths is None else widths
+    knobs = {"flops_weight": 1 / 3, "mode": "soft"}
+    finished: dict[str, Any] = {"state": "finished", "knobs": knobs, "failure": None, **changes}
+    return FinishedTrial(number=number, result=TrialResult(**result), **finished)
+
+
+def with_result(trial: FinishedTrial, **changes: Any) -> FinishedTrial:
+    """The trial with other numbers in its result."""
+    return replace(trial, result=replace(trial.result, **changes))
 
 
 def unfinished(trial: TrialRecord, state: State, **changes: Any) -> TrialRecord:
@@ -103,7 +109,7 @@ def launched_from(run: RunRecord, study: Study) -> RunRecord:
 
 def missing_an_aim(trial: FinishedTrial) -> FinishedTrial:
     """The trial in a study that also asks for more metric."""
-    return replace(trial, result=replace(trial.result, aims={"metric >= 0.99": 0.1}))
+    return with_result(trial, aims={"metric >= 0.99": 0.1})
 
 
 def _run(trials: Sequence[TrialRecord] = (), **changes: Any) -> RunRecord:
@@ -161,12 +167,8 @@ def timed_run() -> RunRecord:
     unit = {"cost_full": 12.5, "unit": name}
     run = _run([_trial(0, 700_000, 0.89), _trial(1, 400_000, 0.81)])
     trials = [
-        replace(
-            one,
-            result=replace(one.result, **unit, budget_unit=name, cost=one.result.ratio * 12.5),
-        )
-        for one in run.trials
-        if one.result is not None
+        with_result(trial, **unit, budget_unit=name, cost=trial.result.ratio * 12.5)
+        for trial in run.finished
     ]
     unpruned = replace(run.unpruned, **unit, cost=12.5)
     return replace(run, trials=tuple(trials), unpruned=unpruned)
@@ -209,20 +211,14 @@ def _drawn(number: int, generator: np.random.Generator) -> TrialRecord:
     flops = min(FLOPS, int(knobs["target_ratio"] * missed * FLOPS))
     ratio = flops / FLOPS
     metric = float(0.88 * (1 - math.exp(-7 * ratio)) + generator.normal(0, 0.005))
-    trial = _trial(number, flops, metric, target=knobs["target_ratio"], knobs=knobs)
-    assert trial.result is not None
     heads, ffn = round(4 * ratio), round(32 * ratio)
-    result = replace(
-        trial.result,
-        tolerance=knobs["tolerance"],
-        widths={
-            **widths_of((heads, min(4, heads + 1)), (ffn, ffn // 2)),
-            "query_key": (4 * heads, 4 * min(4, heads + 1)),
-        },
-    )
+    more = min(4, heads + 1)
+    widths = widths_of((heads, more), (ffn, ffn // 2)) | {"query_key": (4 * heads, 4 * more)}
     started = START + 50 * (number // 4)
     ended = started + 40 + 3 * (number % 4)
-    return replace(trial, result=result, started=started, ended=ended)
+    target, times = knobs["target_ratio"], {"started": started, "ended": ended}
+    trial = _trial(number, flops, metric, target=target, widths=widths, knobs=knobs, **times)
+    return with_result(trial, tolerance=knobs["tolerance"])
 
 
 def many_run(trials: int, seed: int = 0, **changes: Any) -> RunRecord:

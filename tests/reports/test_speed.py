@@ -399,11 +399,11 @@ def test_a_run_without_texts_does_not_stand_beside_one_that_has_them(
 def test_bits_that_no_engine_computes_with_are_size_only(
     make_run: Any, make_trial: Any, tmp_path: Path
 ) -> None:
-    trials = [make_trial(0, 500_000, 0.8), make_trial(1, 400_000, 0.7), make_trial(2, 300_000, 0.6)]
-    for place, bits in ((1, 8), (2, 4)):
-        result = trials[place].result
-        few = replace(result, widths={**result.widths, "weight_bits": (bits, 8)})
-        trials[place] = replace(trials[place], result=few)
+    rows = [(500_000, 0.8, 32), (400_000, 0.7, 8), (300_000, 0.6, 4)]
+    trials = [
+        make_trial(number, flops, metric, widths={"weight_bits": (bits, 32)})
+        for number, (flops, metric, bits) in enumerate(rows)
+    ]
     run = make_run(trials, folder=tmp_path)
 
     def timed(engine: Engine, bits: int) -> Speed:
@@ -438,16 +438,8 @@ def test_bits_that_no_engine_computes_with_are_size_only(
 
 
 def test_what_is_measured_is_told_from_what_the_study_predicts() -> None:
-    own = {
-        "engine": "onnxruntime-int8",
-        "bits": 8,
-        "batch": 1,
-        "length": 4,
-        "texts": False,
-        "device": "cpu-1threads",
-    }
     rest: dict[str, Any] = {
-        **own,
+        **{"engine": "onnxruntime-int8", "bits": 8, "batch": 1, "length": 4, "texts": False},
         **{"device": "cpu-1threads", "reference": "unpruned", "reference_model": None},
         "models": {},
     }

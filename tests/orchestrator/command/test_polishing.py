@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -25,11 +26,18 @@ from maskfront import (
 from objectives.methods import polish as methods_polish
 from objectives.methods.polish import inherited
 from orchestrator.command.polishing import _loss
+from orchestrator.runs.records import RunRecord
 from orchestrator.study_file import load_study, load_study_of
 from orchestrator.workers import claims
 from orchestrator.workers.worker import Worker
 
 QUIET = Console(quiet=True)
+
+
+def polished(run: RunRecord, study: Study, *trials: int, **more: Any) -> Run:
+    """Polish these, by default the front, for one epoch."""
+    quick = {"epochs": 1, "device": "cpu", "console": QUIET, **more}
+    return polish(run, study, trials=trials or None, **quick)
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +60,19 @@ def test_the_front_goes_into_a_run_beside_it_and_others_can_be_added(
 ) -> None:
     before = run.dataframe()
     [*others] = sorted({trial.number for trial in run.finished} - {t.number for t in run.front})
-    polished = polish(run, study, epochs=1, device="cpu", console=QUIET)
-    assert polished.folder == run.folder.with_name("run-polished")
-    assert polished.name == f"{study.name}-polished"
-    assert (polished.folder / "report.html").is_file()
+    better = polished(run, study)
+    assert better.folder == run.folder.with_name("run-polished")
+    assert better.name == f"{study.name}-polished"
+    assert (better.folder / "report.html").is_file()
     for file in run.folder.glob("cache/**/*[!.lock]"):
-        lent = polished.folder / file.relative_to(run.folder)
+        lent = better.folder / file.relative_to(run.folder)
         assert file.is_dir() or lent.samefile(file), "the teacher is that of the run"
     parents = {trial.number: trial for trial in run.finished}
-    assert [t.knobs["trial"] for t in polished.trials] == [t.number for t in run.front]
-    for trial in polished.finished:
+    assert [t.knobs["trial"] for t in better.trials] == [t.number for t in run.front]
+    for trial in better.finished:
         assert trial.feasible
         assert trial.result.flops == parents[int(trial.knobs["trial"])].result.flops
-    more = polish(run, study, trials=others, epochs=1, device="cpu", console=QUIET)
+    more = polished(run, study, *others)
     assert [t.number for t in more.trials] == list(range(3))
     assert {int(t.knobs["trial"]) for t in more.trials} == {0, 1, 2}
     assert load_run(run.folder).dataframe().equals(before), "the run itself does not change"
@@ -78,29 +86,25 @@ def test_a_trial_that_fails_is_replaced_by_none_and_tried_again_by_the_next_call
             raise ZeroDivisionError("a bug")
         return inherited(trials, number)
 
-    def polished() -> Run:
-        return polish(run, study, trials=[0, 1, 2], epochs=1, device="cpu", console=QUIET)
-
     with monkeypatch.context() as broken:
         broken.setattr(methods_polish, "inherited", fail)
-        once = polished()
+        once = polished(run, study, 0, 1, 2)
     assert sorted(trial.knobs["trial"] for trial in once.trials) == [0, 1, 2]
     assert sorted(trial.knobs["trial"] for trial in once.finished) == [0, 2]
-    assert sorted(trial.knobs["trial"] for trial in polished().finished) == [0, 1, 2]
+    again = polished(run, study, 0, 1, 2)
+    assert sorted(trial.knobs["trial"] for trial in again.finished) == [0, 1, 2]
 
 
 def test_a_damaged_model_fails_its_own_trial_alone(run: Run, study: Study) -> None:
     (run.folder / "trials" / "00001" / "model" / "model.safetensors").write_bytes(b"half")
-    polished = polish(
-        run, study, trials=[0, 1, 2], epochs=1, population=3, device="cpu", console=QUIET
-    )
-    assert [trial.knobs["trial"] for trial in polished.finished] == [0, 2]
-    (failed,) = (trial for trial in polished.trials if trial.state == "failed")
+    better = polished(run, study, 0, 1, 2, population=3)
+    assert [trial.knobs["trial"] for trial in better.finished] == [0, 2]
+    (failed,) = (trial for trial in better.trials if trial.state == "failed")
     assert failed.knobs == {"trial": 1}
     assert failed.failure is not None
     assert "00001' has no trial's model to polish" in failed.failure
     flops = {trial.number: trial.result.flops for trial in run.finished}
-    for trial in polished.finished:
+    for trial in better.finished:
         assert trial.result.flops == flops[trial.knobs["trial"]]
 
 
@@ -112,7 +116,7 @@ def test_where_every_trial_fails_the_launch_says_why(
 
     monkeypatch.setattr(methods_polish, "inherited", fail)
     with pytest.raises(RunError, match=r"1 trial.* failed.* ZeroDivisionError: a bug"):
-        polish(run, study, trials=[1], epochs=1, device="cpu", console=QUIET)
+        polished(run, study, 1)
 
 
 def test_a_call_that_was_stopped_is_continued_whenever_that_was(
@@ -121,22 +125,20 @@ def test_a_call_that_was_stopped_is_continued_whenever_that_was(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    def polished(*trials: int) -> Run:
-        return polish(run, study, trials=trials, epochs=1, device="cpu", console=QUIET)
-
     def finished(*trials: int) -> list[int]:
-        return sorted(int(trial.knobs["trial"]) for trial in polished(*trials).finished)
+        better = polished(run, study, *trials)
+        return sorted(int(trial.knobs["trial"]) for trial in better.finished)
 
     for place in ((Worker, "_record_unpruned"), (claims, "draw")):
         with monkeypatch.context() as broken:
             broken.setattr(*place, stopped)
             with pytest.raises(KeyboardInterrupt):
-                polished(0, 1)
+                finished(0, 1)
     assert finished(2) == [2], "what had not begun is asked for no more"
     with monkeypatch.context() as broken:
         broken.setattr(methods_polish, "inherited", stopped)
         with pytest.raises(KeyboardInterrupt):
-            polished(0)
+            finished(0)
     assert finished(2) == [0, 2], "what had begun is"
 
 
@@ -144,14 +146,14 @@ def test_limits_of_the_search_do_not_hold_for_models_that_a_user_names(
     run: Run, study: Study
 ) -> None:
     short = replace(study, patience=1, trial_timeout=1e-3)
-    assert len(polish(run, short, trials=[2, 1, 0], epochs=1, console=QUIET).finished) == 3
+    assert len(polished(run, short, 2, 1, 0).finished) == 3
 
 
 def test_models_that_cannot_be_polished_do_not_stop_the_others(run: Run, study: Study) -> None:
     for number in (0, 1):
         (run.folder / "trials" / f"{number:05d}" / "model" / "model.safetensors").unlink()
-    polished = polish(run, study, trials=[0, 1, 2], epochs=1, population=1, console=QUIET)
-    assert [trial.knobs["trial"] for trial in polished.finished] == [2]
+    better = polished(run, study, 0, 1, 2, population=1)
+    assert [trial.knobs["trial"] for trial in better.finished] == [2]
 
 
 def test_students_of_answers_alone_are_polished_by_these(study: Study, tmp_path: Path) -> None:
@@ -163,8 +165,10 @@ def test_students_of_answers_alone_are_polished_by_these(study: Study, tmp_path:
         trials=1,
     )
     whole = launch(alone, out=tmp_path / "run", device="cpu", report=False, console=QUIET)
-    polished = polish(whole, alone, trials=[0], epochs=0.1, device="cpu", console=QUIET)
-    assert polished.definition["method.stages.polish.loss"] == "prediction"
+    assert (
+        polished(whole, alone, 0, epochs=0.1).definition["method.stages.polish.loss"]
+        == "prediction"
+    )
 
 
 @pytest.mark.parametrize("method", [FisherSearch(), CrossDistillation()])
@@ -181,35 +185,36 @@ def test_a_run_is_polished_from_within_its_folder(
     run: Run, study: Study, tiny_study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.folder)
-    polished = polish(load_run("."), study, trials=[0], epochs=0.1, device="cpu", console=QUIET)
-    assert polished.folder == run.folder.with_name("run-polished")
-    assert load_study_of(tiny_study_file, polished.name).name == study.name
+    better = polished(load_run("."), study, 0, epochs=0.1)
+    assert better.folder == run.folder.with_name("run-polished")
+    assert load_study_of(tiny_study_file, better.name).name == study.name
 
 
 def test_more_training_elsewhere_is_another_study(run: Run, study: Study, tmp_path: Path) -> None:
     out = tmp_path / "mine"
-    polish(run, study, trials=[0], epochs=1, out=out, device="cpu", console=QUIET)
+    polished(run, study, 0, out=out)
     with pytest.raises(RunError, match=r"method\.stages\.polish\.epochs"):
-        polish(run, study, trials=[0], epochs=2, out=out, device="cpu", console=QUIET)
+        polished(run, study, 0, epochs=2, out=out)
     other = replace(run, definition={**run.definition, "seed": "9"})
     with pytest.raises(RunError, match=r"method\.parent"):
-        polish(other, study, trials=[0], epochs=1, out=out, device="cpu", console=QUIET)
+        polished(other, study, 0, out=out)
     moved = replace(run, folder=run.folder.rename(tmp_path / "elsewhere"))
-    again = polish(moved, study, trials=[0, 1], epochs=1, out=out, device="cpu", console=QUIET)
-    assert len(again.finished) == 2
+    assert len(polished(moved, study, 0, 1, out=out).finished) == 2
 
 
 def test_what_cannot_be_polished_is_refused(run: Run, study: Study) -> None:
-    with pytest.raises(RunError, match=r"has no trial 7; finished: 0, 1, 2"):
-        polish(run, study, trials=[7])
-    with pytest.raises(RunError, match="is a run of 'tiny', not of 'other'"):
-        polish(run, replace(study, name="other"))
-    with pytest.raises(RunError, match="has no cut BERT on its front"):
-        polish(replace(run, trials=()), study)
+    refused: list[tuple[RunRecord, Study, tuple[int, ...], str]] = [
+        (run, study, (7,), r"has no trial 7; finished: 0, 1, 2"),
+        (run, replace(study, name="other"), (), "is a run of 'tiny', not of 'other'"),
+        (replace(run, trials=()), study, (), "has no cut BERT on its front"),
+    ]
+    for of, asked, trials, message in refused:
+        with pytest.raises(RunError, match=message):
+            polished(of, asked, *trials)
     for trial in run.trials:
         (run.folder / "trials" / f"{trial.number:05d}" / "architecture.json").write_text("{}")
     with pytest.raises(RunError, match="has no cut BERT on its front"):
-        polish(run, study)
+        polished(run, study)
     with pytest.raises(RunError, match="trial 1 is no cut BERT, and only these are polished"):
-        polish(run, study, trials=[1])
+        polished(run, study, 1)
     assert not run.folder.with_name("run-polished").exists()

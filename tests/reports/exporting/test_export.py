@@ -99,6 +99,12 @@ def run(folder: Path, make_run: Any, make_trial: Any) -> RunRecord:
     return record
 
 
+@pytest.fixture
+def own(run: RunRecord, folder: Path, tmp_path: Path) -> RunRecord:
+    """The run in a folder that a test may spoil."""
+    return replace(run, folder=shutil.copytree(folder, tmp_path / "run"))
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -301,32 +307,27 @@ def test_a_model_that_is_gone(run: RunRecord, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_without_weights_is_gone_too(run: RunRecord, folder: Path, tmp_path: Path) -> None:
-    thin = shutil.copytree(folder, tmp_path / "run")
-    (thin / "trials" / "00003" / "model" / "model.safetensors").unlink()
+def test_a_model_without_weights_is_gone_too(own: RunRecord, tmp_path: Path) -> None:
+    (own.folder / "trials" / "00003" / "model" / "model.safetensors").unlink()
     with pytest.raises(RunError, match=r"00003.*is gone"):
-        export(replace(run, folder=thin), 3, tmp_path / "out")
+        export(own, 3, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     "name", ["architecture.json", "result.json", "model/model.safetensors", "model/tokenizer.json"]
 )
-def test_a_damaged_trial_is_named(name: str, run: RunRecord, folder: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(folder, tmp_path / "run")
-    file = broken / "trials" / "00003" / name
+def test_a_damaged_trial_is_named(name: str, own: RunRecord, tmp_path: Path) -> None:
+    file = own.folder / "trials" / "00003" / name
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(RunError, match=rf"00003': trial 3 is damaged: {name} is .*; export anothe"):
-        export(replace(run, folder=broken), 3, tmp_path / "model")
+        export(own, 3, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
-def test_a_trial_without_its_result_is_damaged(
-    run: RunRecord, folder: Path, tmp_path: Path
-) -> None:
-    broken = shutil.copytree(folder, tmp_path / "run")
-    (broken / "trials" / "00003" / "result.json").unlink()
+def test_a_trial_without_its_result_is_damaged(own: RunRecord, tmp_path: Path) -> None:
+    (own.folder / "trials" / "00003" / "result.json").unlink()
     with pytest.raises(RunError, match=r"trial 3 is damaged: result\.json is gone; export another"):
-        export(replace(run, folder=broken), 3, tmp_path / "model")
+        export(own, 3, tmp_path / "model")
 
 
 def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
@@ -382,11 +383,10 @@ def test_of_two_exports_at_once_the_first_to_end_has_the_folder(
     assert names(tmp_path) == {"mine"}
 
 
-def test_leaves_nothing_behind_when_it_fails(run: RunRecord, folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "run")
-    (tmp_path / "run" / "trials" / "00003" / "model" / "tokenizer.json").unlink()
+def test_leaves_nothing_behind_when_it_fails(own: RunRecord, tmp_path: Path) -> None:
+    (own.folder / "trials" / "00003" / "model" / "tokenizer.json").unlink()
     with pytest.raises(UserError, match="no tokenizer"):
-        export(replace(run, folder=tmp_path / "run"), 3, tmp_path / "to" / "my-model")
+        export(own, 3, tmp_path / "to" / "my-model")
     assert names(tmp_path / "to") == set()
 
 
