@@ -20,7 +20,7 @@ from reports.overlay import overlay
 from reports.page.page import write_report
 from reports.pareto import pareto_view
 from reports.recommended import recommendations
-from tests.reports.conftest import many_run
+from tests.reports.conftest import many_run, with_result
 
 FAR = {0: 0.02, 1: 0.04, 2: 0.5, 3: 0.3, 4: 0.4}
 
@@ -33,8 +33,7 @@ def compared(run: RunRecord, far: dict[int, float]) -> RunRecord:
         if not isinstance(trial, FinishedTrial):
             return trial
         own = far[trial.number]
-        result = replace(trial.result, divergence=own, heldout_divergence=1.5 * own, **by)
-        return replace(trial, result=result)
+        return with_result(trial, divergence=own, heldout_divergence=1.5 * own, **by)
 
     unpruned = replace(run.unpruned, divergence=0.0, heldout_divergence=0.0, **by)
     return replace(run, unpruned=unpruned, trials=tuple(map(of, run.trials)))

@@ -34,7 +34,7 @@ from reports.figures.outer_loop import (
     reference_point,
 )
 from reports.overlay import overlay
-from tests.reports.conftest import many_run
+from tests.reports.conftest import many_run, with_result
 
 
 def covered(points: list[tuple[float, float]], worst: float) -> float:
@@ -124,9 +124,7 @@ def test_importance_has_the_right_sign_for_a_metric_that_is_maximised() -> None:
     """
     run = many_run(200)
     trials = [
-        replace(t, result=replace(t.result, metric=max(0.0, t.knobs["flops_weight"] - 5) / 10))
-        for t in run.trials
-        if t.result is not None
+        with_result(t, metric=max(0.0, t.knobs["flops_weight"] - 5) / 10) for t in run.finished
     ]
     found = importances(replace(run, trials=tuple(trials)))["accuracy"]
     assert max(found, key=lambda name: found[name]) == "flops_weight"

@@ -15,6 +15,7 @@ from orchestrator.runs.run_folder import RunFolder
 from reports.page.page import write_report
 from reports.pareto import paired, pareto_view
 from reports.recommended import expected_of, recommendations
+from tests.reports.conftest import with_result
 
 POOL = 60_000
 LOSSES = (0.03, 0.02, 0.014, 0.011, 0.009, 0.006, 0.003, 0.0)
@@ -48,7 +49,7 @@ def run_on(
         one = trial(number, 100_000 * (number + 1), metric)
         width = 2 * 1.96 * (metric * (1 - metric) / len(rows)) ** 0.5
         ends = (metric - width / 2, metric + width / 2)
-        trials.append(replace(one, result=replace(one.result, interval=ends)))
+        trials.append(with_result(one, interval=ends))
     run: RunRecord = make(trials, folder=folder)
     run = replace(run, unpruned=replace(run.unpruned, metric=accuracy[-1]))
     own = RunFolder(folder)
@@ -121,7 +122,7 @@ def test_models_that_the_rows_do_not_tell_apart_are_not_called_dominated(draw: A
     comparison = paired(draw(20_000, 1))
     assert comparison is not None
     best, worst = comparison.run.finished[-1], comparison.run.finished[0]
-    cheap = replace(best, result=replace(best.result, cost=worst.result.cost))
+    cheap = with_result(best, cost=worst.result.cost)
     assert comparison.surely_matched([cheap], [worst]) == {worst.number}
     assert comparison.surely_matched([worst], [best]) == set()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord, pareto_front
+from orchestrator.runs.records import RunRecord, TrialRecord, pareto_front
 from orchestrator.runs.results import TrialResult
 from reports.figures.front import front_figure
 from reports.overlay import overlay
@@ -102,20 +102,14 @@ def test_few_bits_are_marks_of_their_own(make_run: Any, make_trial: Any) -> None
     plain = [make_trial(n, flops, metric) for n, (flops, metric) in enumerate([(9, 0.9), (5, 0.8)])]
     assert not any("weights" in trace.name for trace in front_figure(overlay(make_run(plain))).data)
 
-    def with_bits(trial: FinishedTrial, *bits: int) -> FinishedTrial:
-        widths = {**trial.result.widths, "weight_bits": bits}
-        return replace(trial, result=replace(trial.result, widths=widths))
-
-    mixed = [with_bits(make_trial(2, 3, 0.7), 32, 4), with_bits(make_trial(3, 4, 0.75), 8, 8)]
+    mixed = [
+        make_trial(2, 3, 0.7, widths={"weight_bits": (32, 4)}),
+        make_trial(3, 4, 0.75, widths={"weight_bits": (8, 8)}),
+    ]
     figure = front_figure(overlay(make_run([*plain, *mixed])))
     traces = {trace.name: trace for trace in figure.data}
-    marks = dict(
-        zip(
-            (key[1] for key in traces["front"].customdata),
-            traces["front"].marker.symbol,
-            strict=True,
-        )
-    )
+    numbers = (number for _, number in traces["front"].customdata)
+    marks = dict(zip(numbers, traces["front"].marker.symbol, strict=True))
     assert marks[0] == marks[1] == traces["float32 weights"].marker.symbol
     assert marks[2] == traces["4-bit weights"].marker.symbol
     assert marks[3] == traces["8-bit weights"].marker.symbol

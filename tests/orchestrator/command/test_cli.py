@@ -385,13 +385,6 @@ def test_a_path_that_is_not_there(tmp_path: Path, arguments: list[str], message:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["--trials", "--population"])
-def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, option: str) -> None:
-    done = maskfront("run", write_study(), option, 0, cwd=tmp_path)
-    assert_one_clear_line(done, f"{option[2:]} is 0; it must be .*>= 1")
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -403,6 +396,9 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
             r"8 workers, .* postgresql://.* \(--storage\)",
         ),
         (["--workers", 2, "--device", "tpu9"], "device 'tpu9' cannot be used here"),
+        (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
+        (["--trials", 0], "trials is 0; it must be .*>= 1"),
+        (["--population", 0], "population is 0; it must be .*>= 1"),
         (["--backend", "dask"], r"dask needs the address of its scheduler, .* \(--cluster\)"),
         (
             ["--cluster", "tcp://127.0.0.1:1"],
@@ -415,7 +411,7 @@ def test_zero_on_the_command_line(write_study: WriteStudy, tmp_path: Path, optio
         ),
     ],
 )
-def test_workers_and_storages_that_cannot_be(
+def test_options_of_a_launch_that_cannot_be(
     write_study: WriteStudy, tmp_path: Path, arguments: list[object], message: str
 ) -> None:
     path = write_study()
@@ -423,18 +419,7 @@ def test_workers_and_storages_that_cannot_be(
     done = maskfront("run", path, *given, cwd=tmp_path)
     assert_one_clear_line(done, message)
     assert "s3cret" not in done.stderr
-
-
-def test_a_device_that_is_not_there(write_study: WriteStudy, tmp_path: Path) -> None:
-    done = maskfront("run", write_study(), "--device", "cuda:99", cwd=tmp_path)
-    assert_one_clear_line(done, "device 'cuda:99' cannot be used here")
-
-
-def test_the_folder_of_another_study(
-    run_folder: Path, write_study: WriteStudy, tmp_path: Path
-) -> None:
-    done = maskfront("run", write_study(("seed=3", "seed=4")), "--out", run_folder)
-    assert_one_clear_line(done, "run of another study: seed was 3, is now 4")
+    assert "--storage" in arguments or not (tmp_path / "runs").exists()
 
 
 def test_a_place_that_cannot_be_written(write_study: WriteStudy, tmp_path: Path) -> None:
@@ -458,21 +443,6 @@ def test_a_disk_that_fills_up(write_study: WriteStudy, tmp_path: Path) -> None:
     assert not list(folder.rglob("*unfinished*"))
 
 
-def test_an_export_never_overwrites(run_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file").write_text("mine")
-    trial = json.loads(maskfront("front", run_folder, "--json").stdout)["front"][0]["trial"]
-    done = maskfront("export", run_folder, "--trial", trial, "--out", tmp_path / "mine")
-    assert_one_clear_line(done, "mine")
-    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
-
-
-def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path) -> None:
-    done = maskfront("export", run_folder, "--trial", 99, "--out", tmp_path / "model")
-    assert_one_clear_line(done, "99")
-    assert not (tmp_path / "model").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -489,6 +459,7 @@ def test_an_export_of_a_trial_that_is_not_there(run_folder: Path, tmp_path: Path
             r"name the file that it was launched from \(--study-file\)$",
         ),
         (["--study-file", "study.py"], "only int8 and int4 need a study file"),
+        (["--trial", 99], "has no trial 99; finished: "),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(

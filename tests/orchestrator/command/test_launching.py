@@ -20,7 +20,7 @@ import torch
 from optuna_dashboard import get_note
 from rich.console import Console
 
-from maskfront import RunError, Study, launch, load_run
+from maskfront import Study, launch, load_run
 from objectives.errors import UserError
 from orchestrator.runs.records import load_optuna_study
 from orchestrator.runs.run_folder import RunFolder
@@ -173,12 +173,6 @@ def test_a_report_that_fails_ends_no_launch(
     assert "a callback failed and will be called again: ZeroDivisionError" in said.getvalue()
     last = said.getvalue().splitlines()[-1]
     assert last.startswith("the report could not be written (ZeroDivisionError: a bug in a figure)")
-
-
-def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\('study\.py'\)$"):
-        launch("study.py", out=tmp_path / "run")  # type: ignore[arg-type]
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

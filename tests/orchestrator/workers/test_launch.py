@@ -25,7 +25,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from maskfront import Study, work
+from maskfront import Study, launch, work
 from objectives.errors import UserError
 from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
@@ -302,36 +302,35 @@ def test_the_last_population_is_no_larger_than_what_is_left(study: Study, tmp_pa
     assert len(run_study(study, tmp_path / "r", trials=3, population=2).trials) == 3
 
 
-def test_a_failed_trial_says_why_and_the_study_goes_on(study: Study, tmp_path: Path) -> None:
-    run = run_study(scripted(study, "fail", "result", "result"), tmp_path / "run", trials=2)
-    assert [t.state for t in run.trials] == ["failed", "finished", "finished"]
-    assert run.trials[0].failure == "the loss is nan at step 3"
-
-
-def test_a_model_that_is_not_cut_to_its_architecture_fails_alone(
-    study: Study, tmp_path: Path
+@pytest.mark.parametrize(
+    ("ends", "population", "failure"),
+    [
+        (("fail", "result", "result"), 2, "the loss is nan at step 3$"),
+        (("result", "raise", "result"), 2, "ZeroDivisionError: a bug in the method$"),
+        (("raise", "result", "result", "result"), 4, "ZeroDivisionError"),
+        (("silent", "result", "result"), 2, "the method returned no outcome for it$"),
+        # The likeliest class of nan is class 0, and Optuna keeps an infinite value (trap T6).
+        (("nan", "result"), 2, "its accuracy is nan$"),
+        (("too large", "result"), 1, "OutOfMemoryError: CUDA out of memory"),
+        (
+            ("result", "uncut", "result"),
+            3,
+            r"the model has [\d,]+ flops@\d+, but its architecture has [\d,]+;",
+        ),
+    ],
+)
+def test_a_trial_that_fails_says_why_and_costs_no_other(
+    study: Study, tmp_path: Path, ends: tuple[str, ...], population: int, failure: str
 ) -> None:
-    ends = ["result", "uncut", "result"]
-    run = run_study(scripted(study, *ends, population=3), tmp_path / "run", trials=2)
-    assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
-    assert run.trials[1].failure is not None
-    assert re.match(
-        r"the model has [\d,]+ flops@\d+, but its architecture has [\d,]+;", run.trials[1].failure
-    )
-
-
-def test_an_exception_fails_the_trials_it_hit_and_no_other(study: Study, tmp_path: Path) -> None:
-    run = run_study(scripted(study, "result", "raise", "result"), tmp_path / "run", trials=2)
-    assert [t.state for t in run.trials] == ["finished", "failed", "finished"]
-    assert run.trials[1].failure == "ZeroDivisionError: a bug in the method"
-
-
-def test_an_exception_of_the_first_of_a_population_costs_the_others_nothing(
-    study: Study, tmp_path: Path
-) -> None:
-    ends = ["raise", "result", "result", "result"]
-    run = run_study(scripted(study, *ends, population=4), tmp_path / "run", trials=3)
-    assert [t.state for t in run.trials] == ["failed", *["finished"] * 3]
+    asked = scripted(study, *ends, population=population)
+    run = run_study(asked, tmp_path / "run", trials=ends.count("result"))
+    assert [t.state for t in run.trials] == [
+        "finished" if end == "result" else "failed" for end in ends
+    ]
+    (failed,) = (trial for trial in run.trials if trial.failure is not None)
+    assert re.match(failure, str(failed.failure))
+    folders = sorted(path.name for path in (tmp_path / "run" / "trials").iterdir())
+    assert folders == [f"{trial.number:05d}" for trial in run.finished]
 
 
 def test_one_large_population_that_fails_in_part_is_no_reason_to_give_up(
@@ -455,11 +454,6 @@ def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path
     assert [trial.knobs["tag"] for trial in run.trials] == [0, 1]
 
 
-def test_a_method_that_forgets_a_trial_fails_it(study: Study, tmp_path: Path) -> None:
-    run = run_study(scripted(study, "silent", "result", "result"), tmp_path / "run", trials=2)
-    assert run.trials[0].failure == "the method returned no outcome for it"
-
-
 def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:
     """A FLOPs weight that overflows float32 spoils alpha of one student of the population."""
     overflow = replace(
@@ -473,14 +467,6 @@ def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None
     run = run_study(overflow, tmp_path / "run", trials=1, population=2)
     assert [t.state for t in run.trials[:1]] == ["failed"]
     assert "nan" in str(run.trials[0].failure)
-
-
-def test_a_model_without_a_score_is_no_finished_trial(study: Study, tmp_path: Path) -> None:
-    """Trap T6: the likeliest class of nan is class 0, and Optuna keeps an infinite value."""
-    run = run_study(scripted(study, "nan", "result"), tmp_path / "run")
-    assert [t.state for t in run.trials[:2]] == ["failed", "finished"]
-    assert run.trials[0].failure == "its accuracy is nan"
-    assert sorted(path.name for path in (tmp_path / "run" / "trials").iterdir())[0] == "00001"
 
 
 @pytest.mark.parametrize("number", [np.float32(1), torch.tensor(1.0)])
@@ -581,13 +567,6 @@ def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
     assert "trials 4 to 5" in shown, "the next population is no larger than fits"
 
 
-def test_a_trial_too_large_alone_fails(study: Study, tmp_path: Path) -> None:
-    alone = scripted(study, "too large", "result", population=1)
-    run = run_study(alone, tmp_path / "run", trials=1)
-    assert [trial.state for trial in run.trials] == ["failed", "finished"]
-    assert str(run.trials[0].failure).startswith("OutOfMemoryError: CUDA out of memory")
-
-
 def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: Path) -> None:
     missed = replace(
         scripted(study, "result"), method=Scripted(target_ratio=0.5), trials=1, population=1
@@ -680,7 +659,7 @@ def test_what_is_no_study_is_not_launched(tmp_path: Path) -> None:
     def start_workers(study: Study, out: Path) -> None:
         launch_workers(study, LaunchOptions(out=out))
 
-    for start in (run_study, work, start_workers):
+    for start in (launch, run_study, work, start_workers):
         with pytest.raises(RunError, match=r"takes a Study, not a str; .*load_study\('study"):
             start("study.py", out=tmp_path / "run")  # type: ignore[operator]
     assert not (tmp_path / "run").exists()

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.runs.records import RunRecord, front_document, read_run
 from orchestrator.runs.run_folder import RunFolder
 from reports.page.page import write_report
-from tests.reports.conftest import many_run, store_run
+from tests.reports.conftest import many_run, store_run, with_result
 from tests.reports.page.test_page import HOSTILE, hostile
 from tests.reports.test_divergence import compared
 
@@ -150,10 +150,9 @@ def test_a_click_on_a_point_opens_its_card(
 def test_learning_curves_say_how_far_the_student_is_on_rows_that_it_learnt_from_and_others(
     tmp_path: Path, open_tab: OpenTab
 ) -> None:
-    run = many_run(2)
-    assert run.trials[0].result is not None
-    result = replace(run.trials[0].result, divergence=0.028, train_divergence=0.00801)
-    run = replace(run, trials=(replace(run.trials[0], result=result), run.trials[1]))
+    first, second = many_run(2).finished
+    learnt = with_result(first, divergence=0.028, train_divergence=0.00801)
+    run = many_run(2, trials=(learnt, second))
     folder = RunFolder(tmp_path / "run")
     store_run(folder, run)
     tab = open_tab()
