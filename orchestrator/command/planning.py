@@ -79,7 +79,7 @@ class RoleSizes:
     def of(cls, texts: int, labels: int = 1) -> Self:
         """Split texts into roles; each role needs a row of each label."""
         # Of few texts half choose, as a gate needs about a hundred. Of many 4,000: a gate of 0.95
-        # then takes 0.958 of the rows that vouch, and luck moves what it gives by 0.004.
+        # then takes 0.957 of the rows that vouch, and luck moves what it gives by 0.004.
         select = min(max(3 * texts // 10, min(texts // 2, 250)), 4000)
         heldout = min(texts // 5, 2000)
         alpha = max(labels, min(texts // 20, 500))
