@@ -258,7 +258,7 @@ class Classifier:
         # Texts of about one length share a batch, so that there is less padding to compute; which
         # share it must not depend on their order, as int8 rounds a batch by its largest number.
         by_length = sorted(
-            range(len(listed)), key=lambda row: (len("".join(listed[row])), str(listed[row]))
+            range(len(listed)), key=lambda row: (_characters(listed[row]), str(listed[row]))
         )
         answers: dict[int, Answer] = {}
         for start in range(0, len(listed), batch):
@@ -299,18 +299,23 @@ def _listed(texts: Any) -> list[Any]:
 
 
 def _checked(place: int, text: Any) -> str | tuple[str, ...]:
+    if isinstance(text, str):
+        return _mended(text)
     pair = isinstance(text, tuple | list | np.ndarray) and len(text) == 2
-    parts = text if pair else [text]
-    if not all(isinstance(part, str) for part in parts):
+    if not pair or not all(isinstance(part, str) for part in text):
         raise TypeError(f"texts[{place}] is {text!r:.60}; give a string, or of a pair a tuple")
+    return tuple(map(_mended, text))
+
+
+def _mended(text: str) -> str:
+    if text.isascii():
+        return text
     # Half a character becomes U+FFFD: a tokenizer would refuse all texts of the batch.
-    mended = [
-        part
-        if part.isascii()
-        else part.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        for part in parts
-    ]
-    return tuple(mended) if pair else mended[0]
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _characters(text: str | tuple[str, str]) -> int:
+    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
 
 
 def _softmax(row: list[float], temperature: float = 1.0) -> list[float]:
