@@ -76,6 +76,55 @@ class Compressed:
     """Uses of more minutes or more texts."""
 
 
+@dataclass(frozen=True)
+class _Gate:
+    """What a model must do to be written."""
+
+    name: str
+    """The argument of `compress` that states it."""
+    aim: float
+    named: tuple[str, ...]
+    """The arguments that the caller gave."""
+    metric: str
+
+    @classmethod
+    def of(cls, metric: str, **aims: float | None) -> _Gate:
+        """The gate that is named, or the default one. Raises RunError for one that is none."""
+        given = {name: aim for name, aim in aims.items() if aim is not None}
+        if len(given) > 1:
+            raise RunError("name only one gate", *aims)
+        [(name, aim)] = (given or {"min_agreement": GATE}).items()
+        if name == "max_ms" and not aim > 0:
+            raise RunError(f"{aim:g} ms are too few", name)
+        if name != "max_ms" and not 0 < aim < 1:
+            why = "no number of texts can prove that" if aim == 1 else "it is not a share"
+            raise RunError(f"{aim:g} cannot be a gate: {why}; give one above 0 and below 1", name)
+        if metric not in OF_CLASSES:
+            raise RunError(f"no metric '{metric}'; choose one of {', '.join(OF_CLASSES)}", "metric")
+        if metric != "accuracy" and name != "min_metric_kept":
+            raise RunError(
+                f"'{metric}' is counted by no gate; name the share to keep", "min_metric_kept"
+            )
+        return cls(name, aim, tuple(given), metric)
+
+    def judge(self, label: str) -> dict[str, str]:
+        """Label and metric of a task where it reads labels, else nothing."""
+        return {"label": label, "metric": self.metric} if self.name == "min_metric_kept" else {}
+
+    def text(self, texts: int, passed: bool) -> str:
+        """What it promises, for people."""
+        promise = {
+            "min_agreement": f"to answer {self.aim:.1%} of all texts as the unpruned model does",
+            "min_metric_kept": f"to keep {self.aim:.1%} of the {self.metric}",
+            "max_ms": f"to take {self.aim:g} ms or less",
+        }[self.name]
+        if self.name != "max_ms":
+            rows = planning.RoleSizes.of(texts).vouching
+            promise += f", with 95% confidence on {rows:,} texts"
+        does = "It passes the gate" if passed else "It is the nearest, and does not pass the gate"
+        return f"{does}: {promise}."
+
+
 class _SaysOnce(Console):
     """A terminal to which the rounds do not repeat what they say of the data and the models."""
 
@@ -161,19 +210,22 @@ def compress(
     def left() -> float:
         return began + total - time.monotonic()
 
-    aims = {"min_agreement": min_agreement, "min_metric_kept": min_metric_kept, "max_ms": max_ms}
-    _check(minutes, aims, metric)
+    if not 0 < minutes < math.inf:
+        raise RunError(f"{minutes:g} minutes are too few; allow at least one", "minutes")
+    gate = _Gate.of(
+        metric, min_agreement=min_agreement, min_metric_kept=min_metric_kept, max_ms=max_ms
+    )
     out = Path(out)
     if not (out / "classifier.json").is_file():
         check_free(out)
     check_engine(FASTER[-1], "cpu")
     model = str(model) if isinstance(model, str | Path) else str(save_in(_MODELS, model))
-    judge = {"label": label, "metric": metric} if min_metric_kept is not None else {}
+    judge = gate.judge(label)
     form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
     columns = {"text": text, **form}
     study, texts, speed, fewer = _study(model, data, columns, judge, out, max_length, total, say)
     inputs, definition = read_study(study, "auto")
-    _check_reach(study, inputs, texts, aims, take_nearest)
+    _check_reach(study, inputs, texts, gate, take_nearest)
     # The key: no two runs of a name differ in what decides results.
     study = replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
     before = read_choice(Path("runs") / study.name)
@@ -208,14 +260,13 @@ def compress(
             candidates.add_trial(run, trial.number)
             numbers.append(trial.number)
         members, rows = candidates.judged(run, [*numbers, None], keep=True)
-        agreement = not (min_metric_kept or max_ms)
         try:
-            cascade, passed = _chosen(members, rows, aims, texts, take_nearest)
-            promised = (min_agreement or GATE) if agreement and passed else None
+            cascade, passed = _chosen(members, rows, gate, texts, take_nearest)
+            promised = gate.aim if gate.name == "min_agreement" and passed else None
             # Asked again, as somebody may have put a file there in these minutes.
             deployed = candidates.deploy(run, cascade, rows, out, promised, replace=is_own())
-            gate = _gate_text(aims, metric, texts, passed)
-            choice_of(deployed, run.metric_name, gate, members, rows).keep(run)
+            promise = gate.text(texts, passed)
+            choice_of(deployed, run.metric_name, promise, members, rows).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
     advice = (*fewer, *planning.advice(run, texts))
@@ -252,39 +303,16 @@ def _tried(
         return run
 
 
-def _check(minutes: float, aims: Mapping[str, float | None], metric: str) -> None:
-    if not 0 < minutes < math.inf:
-        raise RunError(f"{minutes:g} minutes are too few; allow at least one", "minutes")
-    if sum(aim is not None for aim in aims.values()) > 1:
-        raise RunError("name only one gate", *aims)
-    for name in ("min_agreement", "min_metric_kept"):
-        aim = aims[name]
-        if aim is not None and not 0 < aim < 1:
-            why = "no number of texts can prove that" if aim == 1 else "it is not a share"
-            raise RunError(f"{aim:g} cannot be a gate: {why}; give one above 0 and below 1", name)
-    if (most := aims["max_ms"]) is not None and not most > 0:
-        raise RunError(f"{most:g} ms are too few", "max_ms")
-    if metric not in OF_CLASSES:
-        raise RunError(f"no metric '{metric}'; choose one of {', '.join(OF_CLASSES)}", "metric")
-    if metric != "accuracy" and aims["min_metric_kept"] is None:
-        raise RunError(
-            f"'{metric}' is counted by no gate; name the share to keep", "min_metric_kept"
-        )
-
-
-def _check_reach(
-    study: Study, inputs: Inputs, texts: int, aims: Mapping[str, float | None], take_nearest: bool
-) -> None:
+def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nearest: bool) -> None:
     """Raise RunError where no model can pass, or where labels would narrow what the model says."""
-    share = aims["min_agreement"] or aims["min_metric_kept"] or GATE
-    gated = aims["max_ms"] is None and not take_nearest
-    if gated and needed_rows(share, planning.RoleSizes.of(texts).vouching) is None:
-        more = _more_texts(1.0, share, texts)
+    gated = gate.name != "max_ms" and not take_nearest
+    if gated and needed_rows(gate.aim, planning.RoleSizes.of(texts).vouching) is None:
+        more = planning.more_texts(1.0, gate.aim, texts)
         raise RunError(
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
-            f"({share:g}); give {f'about {more:,} ' if more else ''}more texts, ask for less, or "
-            "take the nearest",
-            *(name for name, aim in aims.items() if aim is not None),
+            f"({gate.aim:g}); give {f'about {more:,} ' if more else ''}more texts, ask for less, "
+            "or take the nearest",
+            *gate.named,
             "take_nearest",
         )
     outputs, labels = Checkpoint(study.teacher.name).outputs, inputs.text.label_names
@@ -373,7 +401,7 @@ def _study(
 def _chosen(
     members: Sequence[Member],
     rows: GateRows,
-    aims: Mapping[str, float | None],
+    gate: _Gate,
     texts: int,
     take_nearest: bool,
 ) -> tuple[Cascade, bool]:
@@ -383,69 +411,44 @@ def _chosen(
     unpruned = next(
         member for member in members if (member.number, member.engine) == (None, FASTER[0])
     )
-    least_kept, most = aims["min_metric_kept"], aims["max_ms"]
-    share = aims["min_agreement"] or GATE
-    if most is not None:
-        cascade = most_agreeing_within(pairs, min(most, 0.999 * unpruned.cost))
-    elif least_kept is not None:
-        cascade = cheapest_keeping(pairs, 0.0, least_kept)
+    if gate.name == "max_ms":
+        cascade = most_agreeing_within(pairs, min(gate.aim, 0.999 * unpruned.cost))
+    elif gate.name == "min_metric_kept":
+        cascade = cheapest_keeping(pairs, 0.0, gate.aim)
     else:
-        cascade = cheapest_agreeing(pairs, share)
+        cascade = cheapest_agreeing(pairs, gate.aim)
     if cascade is not None and cascade.cost < unpruned.cost:
         return cascade, True
     faster = (pair for pair in pairs if pair.small.cost < unpruned.cost)
     smaller = {pair.small.cost: pair.at(-math.inf) for pair in faster}.values()
     if not smaller:
         raise RunError("no model or engine here is faster than the original: nothing is written")
-    if most is not None:
+    if gate.name == "max_ms":
         fastest = min(smaller, key=lambda member: member.cost)
         if take_nearest:
             return fastest, False
         raise RunError(
-            f"no model takes {most:g} ms or less: the fastest takes {fastest.cost:.2f} ms; allow "
-            "more, or cut texts off earlier",
+            f"no model takes {gate.aim:g} ms or less: the fastest takes {fastest.cost:.2f} ms; "
+            "allow more, or cut texts off earlier",
             *("max_ms", "max_length", "take_nearest"),
         )
     nearest = max(smaller, key=lambda member: (member.agreement, -member.cost))
     if take_nearest:
         return nearest, False
-    original = rows.value("select", rows.original["select"])
-    if least_kept is None:
-        name, aim, reached = "min_agreement", share, nearest.agreement
-        what = f"answers {share:.1%} of all texts as the unpruned model does"
+    if gate.name == "min_agreement":
+        what = f"answers {gate.aim:.1%} of all texts as the unpruned model does"
+        reached = nearest.agreement
+        more = planning.more_texts(reached, gate.aim, texts)
     else:
-        name, aim, reached = "min_metric_kept", least_kept, nearest.metric / max(original, 1e-9)
-        what = f"keeps {least_kept:.1%} of the {rows.metric}"
-    rows_that_vouch = planning.RoleSizes.of(texts).vouching
-    more = _more_texts(reached, aim, texts) if least_kept is None else None
+        what = f"keeps {gate.aim:.1%} of the {rows.metric}"
+        reached = nearest.metric / max(rows.value("select", rows.original["select"]), 1e-9)
+        more = None
     raise RunError(
-        f"no model {what}, with 95% confidence on {rows_that_vouch} texts; the nearest, "
-        f"{named(nearest.stages[0].number, nearest.stages[0].engine)}, reaches {reached:.1%}: "
+        f"no model {what}, with 95% confidence on {planning.RoleSizes.of(texts).vouching} texts; "
+        f"the nearest, {named(nearest.stages[0].number, nearest.stages[0].engine)}, reaches "
+        f"{reached:.1%}: "
         + (f"about {more:,} more texts would be enough; " if more else "")
         + "ask for less, or take the nearest",
-        name,
+        gate.name,
         "take_nearest",
     )
-
-
-def _gate_text(aims: Mapping[str, float | None], metric: str, texts: int, passed: bool) -> str:
-    share = aims["min_agreement"] or GATE
-    promise = f"to answer {share:.1%} of all texts as the unpruned model does"
-    if (least := aims["min_metric_kept"]) is not None:
-        promise = f"to keep {least:.1%} of the {metric}"
-    if (most := aims["max_ms"]) is not None:
-        promise = f"to take {most:g} ms or less"
-    else:
-        promise += f", with 95% confidence on {planning.RoleSizes.of(texts).vouching:,} texts"
-    does = "It passes the gate" if passed else "It is the nearest, and does not pass the gate"
-    return f"{does}: {promise}."
-
-
-def _more_texts(reached: float, share: float, texts: int) -> int | None:
-    """How many more texts the gate would need at the same share; None if no number would do."""
-    for more in (int(texts * 1.1**power) for power in range(1, 60)):
-        rows = planning.RoleSizes.of(more).vouching
-        needed = needed_rows(share, rows)
-        if needed is not None and needed <= reached * rows:
-            return more - texts
-    return None

@@ -13,7 +13,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from objectives.combining.gate import vouching
+from objectives.combining.gate import needed_rows, vouching
 from objectives.measures.evaluate import predict
 from objectives.methods.cells.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
@@ -115,6 +115,16 @@ def affordable(texts: int, most: float) -> int:
     if texts <= most:
         return texts
     return min(texts, 1000 << int(math.log2(max(1.0, most / 1000))))
+
+
+def more_texts(reached: float, share: float, texts: int) -> int | None:
+    """How many more texts the gate would need at the same share; None if no number would do."""
+    for more in (int(texts * 1.1**power) for power in range(1, 60)):
+        rows = RoleSizes.of(more).vouching
+        needed = needed_rows(share, rows)
+        if needed is not None and needed <= reached * rows:
+            return more - texts
+    return None
 
 
 def at_once(texts: int) -> list[Knobs]:

@@ -431,12 +431,10 @@ def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], GateRow
     return members, GateRows(metric="agreement", labels=said, original=said, classes=2)
 
 
-AIMS: dict[str, float | None] = {"min_agreement": None, "min_metric_kept": None, "max_ms": None}
-
-
 def chosen(wrong: Sequence[int], rows: int = 600, *, nearest: bool = False, **aims: float) -> Any:
     members, judges = judged(wrong, rows)
-    return compressing._chosen(members, judges, AIMS | aims, 2 * rows, nearest)
+    gate = compressing._Gate.of("accuracy", **aims)
+    return compressing._chosen(members, judges, gate, 2 * rows, nearest)
 
 
 def test_the_cheapest_that_passes_is_taken() -> None:
