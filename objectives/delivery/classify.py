@@ -58,8 +58,8 @@ class _Characters(dict[int, str]):
         if parts == 2:
             return " "
         # Marks change places with one another; of characters newer than Python nothing is known.
-        known = unicodedata.category(character) != "Cn" and not unicodedata.combining(character)
-        if not known or character.isspace():
+        newer = unicodedata.category(character) == "Cn"
+        if newer or unicodedata.combining(character) or character.isspace():
             return _UNLIKE
         return f" {character} " if parts == 3 else character
 

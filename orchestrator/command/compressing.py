@@ -78,7 +78,7 @@ class Compressed:
 
 @dataclass(frozen=True)
 class _Gate:
-    """What a model must do to be written."""
+    """Test that a model must pass to be written."""
 
     name: str
     """The argument of `compress` that states it."""
@@ -112,7 +112,7 @@ class _Gate:
         return {"label": label, "metric": self.metric} if self.name == "min_metric_kept" else {}
 
     def text(self, texts: int, passed: bool) -> str:
-        """What it promises, for people."""
+        """Put the promise in words."""
         promise = {
             "min_agreement": f"to answer {self.aim:.1%} of all texts as the unpruned model does",
             "min_metric_kept": f"to keep {self.aim:.1%} of the {self.metric}",
@@ -204,14 +204,12 @@ def compress(
         UserError: for a model or a file that cannot be read, too few texts, and without the extra
             "onnx".
     """
-    began, total = time.monotonic(), 60 * minutes
+    began, total = time.monotonic(), _seconds(minutes)
     console = console or _SaysOnce()
 
     def left() -> float:
         return began + total - time.monotonic()
 
-    if not 0 < minutes < math.inf:
-        raise RunError(f"{minutes:g} minutes are too few; allow at least one", "minutes")
     gate = _Gate.of(
         metric, min_agreement=min_agreement, min_metric_kept=min_metric_kept, max_ms=max_ms
     )
@@ -301,6 +299,12 @@ def _tried(
             raise
         say(str(error))  # it costs nothing of what is there
         return run
+
+
+def _seconds(minutes: float) -> float:
+    if not 0 < minutes < math.inf:
+        raise RunError(f"{minutes:g} minutes are too few; allow at least one", "minutes")
+    return 60 * minutes
 
 
 def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nearest: bool) -> None:
