@@ -116,15 +116,8 @@ class Controller(Strategy[Scored]):
             self._optimizer.step()
 
     def log_probs(self, candidates: list[Candidate]) -> tuple[Tensor, Tensor]:
-        """How probable candidates are.
-
-        Args:
-            candidates: N of them.
-
-        Returns:
-            Logarithms of their probabilities, (N,), and the entropies of the choices on the way to
-            each, summed over the places, (N,).
-        """
+        """Logarithms of the probabilities of N candidates, (N,), and the entropies of the choices
+        on the way to each, summed over the places, (N,)."""
         indices_NP = torch.tensor(
             [
                 [c.index(candidate[name]) for name, c in self.places.items()]

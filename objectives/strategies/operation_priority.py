@@ -88,15 +88,8 @@ class OperationPriority(Remembering):
         return children
 
     def bounds(self, name: str) -> NDArray[np.float64]:
-        """The upper confidence bounds of the choices of a place.
-
-        Args:
-            name: of the place.
-
-        Returns:
-            Of each choice, (choices,), in standard deviations above the mean score; infinite where
-            it was never tried, and that of one mean score where it was rejected.
-        """
+        """Upper confidence bounds of the choices of a place, in standard deviations above the mean
+        score; infinite where one was never tried, and that of one mean score where rejected."""
         choices, every = self.places[name], np.array([score for _, score in self.learned])
         rows = [row for row, (candidate, _) in enumerate(self.learned) if name in candidate]
         scores = ((every - every.mean()) / (every.std() or 1.0))[rows]

@@ -137,15 +137,8 @@ class Teacher(Checked):
         return not all(model.has_classifier for model in self.models)
 
     def settled(self, rows: int, checkpoint: str) -> "Teacher":
-        """This teacher with numbers for `epochs` and `learning_rate`.
-
-        Args:
-            rows: of the train split.
-            checkpoint: the one that is fine-tuned.
-
-        Returns:
-            A teacher; what is set stays.
-        """
+        """This teacher with numbers for `epochs` and `learning_rate`, by the rows of train and the
+        checkpoint that is fine-tuned; what is set stays."""
         steps = math.ceil(rows / self.batch_size)
         epochs = self.epochs or min(10, max(3, math.ceil(_STEPS / steps)))
         if (rate := self.learning_rate) is None:
