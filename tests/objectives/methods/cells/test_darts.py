@@ -24,17 +24,6 @@ class TestDarts(SearchMethodConformance):
     quick = replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
-@pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_an_operation_that_cannot_fit_loses(order: int, problem: Problem) -> None:
-    """Positions say nothing of the words, and the only edge is all that the classifier gets."""
-    method = replace(
-        QUICK, nodes=1, operations=("positions", "conv3"), search_epochs=8, grad_rescale=0.1
-    )
-    found = search_alone(replace(method, order=order), problem)
-    assert isinstance(found.architecture, Genotype)
-    assert found.architecture.blocks == ("conv3",)
-
-
 def test_a_node_keeps_its_best_edges_and_never_nothing() -> None:
     method = replace(QUICK, nodes=3, edges=2)
     weights = {place: [0.1, 0.1, 0.8] for place in method.space.places}
@@ -89,13 +78,3 @@ def test_bad_settings_are_one_line(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said) as refused:
         replace(QUICK, **wrong)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.slow
-def test_recurrent_cells_choose_activations(problem: Problem) -> None:
-    method = replace(QUICK, order=2, operations=None, recurrent=True, search_epochs=0.2)
-    found = search_alone(method, problem).architecture
-    assert isinstance(found, Genotype)
-    assert found.recurrent
-    assert set(found.blocks) <= {"tanh", "relu", "sigmoid", "linear"}
-    assert len(found.blocks) == method.nodes

@@ -19,13 +19,6 @@ class TestEnas(SearchMethodConformance):
     quick = replace(QUICK, nodes=1, search_epochs=0.2, epochs=0.2)
 
 
-def test_an_operation_that_cannot_fit_loses(problem: Problem) -> None:
-    method = replace(QUICK, nodes=1, operations=("positions", "conv3"), search_epochs=8)
-    found = search_alone(replace(method, candidates=16), problem).architecture
-    assert isinstance(found, Genotype)
-    assert found.blocks == ("conv3",)
-
-
 def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:
     method = replace(QUICK, candidates=16, target_ratio=1e-4, flops_weight=100.0)
     found = search_alone(method, problem).architecture
@@ -41,13 +34,3 @@ def test_the_controller_learns_once_a_pass(
     monkeypatch.setattr(Controller, "learn", lambda self, pairs: learned.extend(pairs))
     search_alone(replace(QUICK, search_epochs=epochs, epochs=0.1), problem)
     assert len(learned) == rounds * QUICK.rewards
-
-
-@pytest.mark.slow
-def test_recurrent_cells_choose_activations(problem: Problem) -> None:
-    method = replace(QUICK, operations=None, edges=None, recurrent=True, search_epochs=0.2)
-    found = search_alone(method, problem).architecture
-    assert isinstance(found, Genotype)
-    assert found.recurrent
-    assert set(found.blocks) <= {"tanh", "relu", "sigmoid", "linear"}
-    assert len(found.blocks) == method.nodes

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from maskfront import IDarts, UserError
-from objectives.problem import Problem
 from objectives.strategies.soft_choices import SoftChoices, SoftSettings
-from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import NONE
-from tests.objectives.conformance import SearchMethodConformance, search_alone
+from tests.objectives.conformance import SearchMethodConformance
 
 QUICK = IDarts(
     width=16, nodes=2, operations=("conv3", "max3", NONE), search_epochs=1, epochs=1, batch_size=16
@@ -42,25 +40,6 @@ def test_two_operations_on_one_state_may_stay() -> None:
     assert [node.edges for node in one.nodes[:2]] == [((0, "max3"),), ((1, "conv3"),)]
 
 
-def test_an_operation_that_cannot_fit_loses(problem: Problem) -> None:
-    method = replace(
-        QUICK, nodes=1, operations=("positions", "conv3"), search_epochs=8, grad_rescale=0.1
-    )
-    found = search_alone(method, problem).architecture
-    assert isinstance(found, Genotype)
-    assert found.blocks == ("conv3",)
-
-
 def test_more_pairs_than_operations_are_refused() -> None:
     with pytest.raises(UserError, match="pairs is 3; it must be 1 to 2"):
         replace(QUICK, pairs=3)
-
-
-@pytest.mark.slow
-def test_recurrent_cells_choose_activations(problem: Problem) -> None:
-    method = replace(QUICK, operations=None, recurrent=True, search_epochs=0.2)
-    found = search_alone(method, problem).architecture
-    assert isinstance(found, Genotype)
-    assert found.recurrent
-    assert set(found.blocks) <= {"tanh", "relu", "sigmoid", "linear"}
-    assert len(found.blocks) == method.nodes
