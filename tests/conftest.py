@@ -189,6 +189,15 @@ def workbench(
 
 
 @pytest.fixture(scope="session")
+def fine_tuned(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of the workbench's teacher, a classifier of the planted task, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "fine-tuned"
+    workbench.problem.teacher.save_pretrained(folder)
+    workbench.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def problem(workbench: Workbench) -> Problem:
     """What a search method gets of the workbench."""
     return workbench.problem

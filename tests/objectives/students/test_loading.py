@@ -32,7 +32,7 @@ from objectives.students.loading import PICKLED
 from objectives.text.task import Task
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
-from objectives.workbench.workbench import Workbench, prepare
+from objectives.workbench.workbench import prepare
 from tests.bert_variants import write_variant
 from tests.command_line import assert_one_clear_line, maskfront
 from tests.objectives.conformance import RecordingProgress
@@ -42,14 +42,6 @@ LAYER = "bert.encoder.layer.1."
 IDS = torch.tensor([[2, 5, 9, 3]])
 Damage = Callable[[Path], object]
 State = dict[str, Tensor]
-
-
-@pytest.fixture(scope="module")
-def sound(workbench: Workbench, tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fine-tuned classifier with its tokenizer, undamaged."""
-    folder = copytree(tiny_bert, tmp_path_factory.mktemp("sound") / "model")
-    workbench.problem.teacher.save_pretrained(folder)
-    return folder
 
 
 def logits(model: PreTrainedModel) -> Tensor:
@@ -245,11 +237,11 @@ REFUSED: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("damage", READ.values(), ids=READ)
-def test_a_checkpoint_is_read_as_it_was(damage: Damage, sound: Path, tmp_path: Path) -> None:
-    folder = copytree(sound, tmp_path / "model")
+def test_a_checkpoint_is_read_as_it_was(damage: Damage, fine_tuned: str, tmp_path: Path) -> None:
+    folder = copytree(fine_tuned, tmp_path / "model")
     damage(folder)
     Checkpoint(str(folder)).check_classifier()
-    expected = logits(BertForSequenceClassification.from_pretrained(sound))
+    expected = logits(BertForSequenceClassification.from_pretrained(fine_tuned))
     for model in (Checkpoint(str(folder)).load_classifier(), load_model(folder)):
         torch.testing.assert_close(logits(model), expected, atol=1e-6, rtol=0)
         assert {weight.dtype for weight in model.parameters()} == {torch.float32}
@@ -257,10 +249,10 @@ def test_a_checkpoint_is_read_as_it_was(damage: Damage, sound: Path, tmp_path: P
 
 @pytest.mark.parametrize(("damage", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_damaged_checkpoint_is_refused_in_one_line(
-    damage: Damage, message: str, sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: Damage, message: str, fine_tuned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = copytree(sound, tmp_path / "model")
+    folder = copytree(fine_tuned, tmp_path / "model")
     damage(folder)
     with pytest.raises(UserError, match=message) as refused:
         Checkpoint(str(folder)).check_classifier()
@@ -269,9 +261,9 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(
 
 
 def test_pickled_weights_and_what_a_tokenizer_warns_of_are_told_at_the_start(
-    sound: Path, planted_task: Task, tmp_path: Path
+    fine_tuned: str, planted_task: Task, tmp_path: Path
 ) -> None:
-    folder = copytree(sound, tmp_path / "model")
+    folder = copytree(fine_tuned, tmp_path / "model")
     assert read_inputs(planted_task, Teacher(checkpoint=str(folder))).notes == ()
     READ["pickled"](folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -287,9 +279,9 @@ def test_pickled_weights_and_what_a_tokenizer_warns_of_are_told_at_the_start(
 
 @pytest.mark.parametrize("name", ["compiled layers", "a layer less", "adapter beside", "no bias"])
 def test_what_is_loaded_without_a_check_is_refused_too(
-    name: str, sound: Path, tmp_path: Path
+    name: str, fine_tuned: str, tmp_path: Path
 ) -> None:
-    folder, (damage, message) = copytree(sound, tmp_path / "model"), REFUSED[name]
+    folder, (damage, message) = copytree(fine_tuned, tmp_path / "model"), REFUSED[name]
     damage(folder)
     for load in (lambda: Checkpoint(str(folder)).load_classifier(), lambda: load_model(folder)):
         with pytest.raises(UserError, match=message):
@@ -298,9 +290,9 @@ def test_what_is_loaded_without_a_check_is_refused_too(
 
 @pytest.mark.parametrize("name", ["compiled", "two labels", "pickled code"])
 def test_compress_refuses_a_damaged_checkpoint_in_one_line(
-    name: str, sound: Path, tiny_data: Path, tmp_path: Path
+    name: str, fine_tuned: str, tiny_data: Path, tmp_path: Path
 ) -> None:
-    folder, (damage, message) = copytree(sound, tmp_path / "model"), REFUSED[name]
+    folder, (damage, message) = copytree(fine_tuned, tmp_path / "model"), REFUSED[name]
     damage(folder)
     asked = ("--data", tiny_data / "train.csv", "--max-length", 24, "--out", tmp_path / "out")
     done = maskfront("compress", folder, *asked, cwd=tmp_path)
@@ -325,9 +317,9 @@ def test_a_head_of_pretraining_is_no_wrapped_classifier(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [BertModel, BertForMaskedLM])
 def test_a_pretrained_model_gets_a_new_head_and_lacks_nothing_else(
-    kind: type[PreTrainedModel], sound: Path, tmp_path: Path
+    kind: type[PreTrainedModel], fine_tuned: str, tmp_path: Path
 ) -> None:
-    folder = copytree(sound, tmp_path / "model")
+    folder = copytree(fine_tuned, tmp_path / "model")
     kind.from_pretrained(folder).save_pretrained(folder)
     Checkpoint(str(folder)).check_classifier()
     before = load_file(folder / WEIGHTS)

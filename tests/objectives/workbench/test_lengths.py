@@ -14,7 +14,6 @@ from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.evaluate import metric_of, predict
 from objectives.session import Session
-from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.task import Examples, tokenise
 from objectives.workbench.inputs import read_inputs
@@ -26,19 +25,6 @@ from tests.orchestrator.test_several_labels import task as several_task
 
 def pairs() -> object:
     return planted_rows().map(lambda row: {"other": row["text"]})
-
-
-@pytest.fixture(scope="module")
-def classifier(
-    tmp_path_factory: pytest.TempPathFactory, tiny_bert: str, planted_task: Task
-) -> Path:
-    """The tiny BERT, fine-tuned on the tiny task."""
-    folder = tmp_path_factory.mktemp("fine-tuned")
-    teacher = Teacher(checkpoint=tiny_bert, epochs=6, learning_rate=3e-3)
-    inputs = read_inputs(planted_task, teacher)
-    save_model(prepare(inputs, Session(cache=folder / "cache")).problem.teacher, folder)
-    inputs.tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize("length", [8, 11, 16])
@@ -61,8 +47,8 @@ def test_a_long_text_keeps_a_quarter_of_the_room_for_its_head(
                 assert list(own) == (cut if len(text) > length else list(text))
 
 
-def test_a_teacher_is_told_at_each_length_and_way(classifier: Path, planted_task: Task) -> None:
-    teacher = Teacher(checkpoint=str(classifier))
+def test_a_teacher_is_told_at_each_length_and_way(fine_tuned: str, planted_task: Task) -> None:
+    teacher = Teacher(checkpoint=fine_tuned)
     rows = list(lengths(planted_task, teacher, (8, 24, 900), device="cpu"))
     ways = [(row.max_length, row.truncation) for row in rows]
     assert ways == [(24, "head"), (8, "head"), (8, "head+tail")]
@@ -74,7 +60,7 @@ def test_a_teacher_is_told_at_each_length_and_way(classifier: Path, planted_task
         own = replace(planted_task, max_length=row.max_length, truncation=row.truncation)
         inputs = read_inputs(own, teacher)
         select = inputs.split("select")
-        model = load_model(classifier)
+        model = load_model(Path(fine_tuned))
         logits = predict(model, select, "cpu")
         assert row.tokens == select.lengths.mean() <= row.max_length
         assert row.metric == metric_of(logits, select, "accuracy")
@@ -106,13 +92,13 @@ def test_two_texts_and_several_labels_and_no_classifier(tiny_bert: str, planted_
 
 @pytest.mark.slow
 def test_what_answers_without_torch_reads_head_and_tail_too(
-    classifier: Path, planted_task: Task, tmp_path: Path
+    fine_tuned: str, planted_task: Task, tmp_path: Path
 ) -> None:
     from objectives.engines.onnx_model import write_onnx
 
     task = replace(planted_task, max_length=9, truncation="head+tail")
-    inputs = read_inputs(task, Teacher(checkpoint=str(classifier)))
-    model = load_model(classifier)
+    inputs = read_inputs(task, Teacher(checkpoint=fine_tuned))
+    model = load_model(Path(fine_tuned))
     write_onnx(model, tmp_path / "model.onnx")
     served = open_classifier(
         tmp_path, "model.onnx", model, inputs.tokenizer, task.max_length, task.truncation

@@ -74,15 +74,6 @@ def load(tiny_bert: str, workbench: Workbench, tmp_path: Path) -> Load:
     return load_it
 
 
-@pytest.fixture(scope="module")
-def fine_tuned(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A checkpoint with a classifier for "happy", "neutral" and "sad"."""
-    folder = tmp_path_factory.mktemp("fine-tuned")
-    workbench.problem.student.save_pretrained(folder)
-    workbench.tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 def same(one: BertForSequenceClassification, other: BertForSequenceClassification) -> bool:
     weights = other.state_dict()
     return all(torch.equal(value, weights[name]) for name, value in one.state_dict().items())

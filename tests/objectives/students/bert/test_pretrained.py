@@ -31,19 +31,17 @@ def test_a_bert_checkpoint_is_read(tiny_bert: str) -> None:
 
 
 def test_a_checkpoint_has_a_classifier_once_it_is_fine_tuned(
-    tiny_bert: str, workbench: Workbench, tmp_path: Path
+    tiny_bert: str, fine_tuned: str
 ) -> None:
-    workbench.problem.student.save_pretrained(tmp_path)
     assert not Checkpoint(tiny_bert).has_classifier
-    assert Checkpoint(str(tmp_path)).has_classifier
+    assert Checkpoint(fine_tuned).has_classifier
 
 
 def test_a_fingerprint_is_that_of_the_weights(
-    tiny_bert: str, copied: Path, workbench: Workbench, tmp_path: Path
+    tiny_bert: str, copied: Path, fine_tuned: str
 ) -> None:
     assert Checkpoint(str(copied)).fingerprint == Checkpoint(tiny_bert).fingerprint
-    workbench.problem.student.save_pretrained(tmp_path)
-    assert Checkpoint(str(tmp_path)).fingerprint != Checkpoint(tiny_bert).fingerprint
+    assert Checkpoint(fine_tuned).fingerprint != Checkpoint(tiny_bert).fingerprint
 
 
 def rewritten(file: Path, **fields: Any) -> str:

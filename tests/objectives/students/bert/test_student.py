@@ -26,12 +26,8 @@ LABELS = sorted(MARKERS.values())
 
 
 @pytest.fixture(scope="module")
-def teacher(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Teacher:
-    """The workbench's teacher, in a folder."""
-    folder = tmp_path_factory.mktemp("teacher")
-    workbench.problem.teacher.save_pretrained(folder)
-    workbench.tokenizer.save_pretrained(folder)
-    return Teacher(checkpoint=str(folder))
+def teacher(fine_tuned: str) -> Teacher:
+    return Teacher(checkpoint=fine_tuned)
 
 
 def inputs_of(task: Task, teacher: Teacher, student: str) -> Inputs:
