@@ -213,8 +213,9 @@ class _Run:
         # Those of one order of sublayers and of equal ranks together: they are one program.
         for program in dict.fromkeys(map(_program, architectures.values())):
             alike = {slot: u for slot, u in architectures.items() if _program(u) == program}
-            trained = self._distil({slot: models.pop(slot) for slot in alike}, alike)
-            yield from (self._outcome(slot, model, alike[slot]) for slot, model in trained.items())
+            of_program = {slot: models.pop(slot) for slot in alike}
+            for slot, model in self._distil(of_program, alike).items():
+                yield self._outcome(slot, model, alike[slot])
 
     def _outcome(
         self, slot: int, model: PrunedBertForSequenceClassification, units: BertArchitecture

@@ -205,23 +205,27 @@ class ElasticTraining:
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         weights = self.population.weights
         gradients = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        losses = []
-        for model, part, bits_of_one in zip(
-            drawn, parts, bits or [FULL_BITS] * len(drawn), strict=True
-        ):
-            student = self.sized(model, bits_of_one)
-            trace, teacher, wanted = self._taught(part, self._teacher_masks(part, [model]))
-            logits = student.logits(part, trace=trace)
-            loss = self.training.compared(logits, trace, teacher, part, wanted)
-            (loss / len(drawn)).backward()
-            losses.append(loss.detach())
-            for name, total in sliced(gradients, model).items():
-                gradient = student.weights[name].grad
-                if gradient is not None:  # a layer without heads has none
-                    total += gradient
+        each = zip(drawn, parts, bits or [FULL_BITS] * len(drawn), strict=True)
+        # One call a size: its student is gone before the next is made.
+        losses = [self._of_one(*arguments, len(drawn), gradients) for arguments in each]
         for name, weight in weights.items():
             weight.grad = gradients[name]
         return torch.cat(losses)
+
+    def _of_one(
+        self, model: Model, batch: Batch, bits: int, sizes: int, whole: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Add the gradient of one of the sizes, sliced, to the `whole`; its loss, (1,)."""
+        student = self.sized(model, bits)
+        trace, teacher, wanted = self._taught(batch, self._teacher_masks(batch, [model]))
+        logits = student.logits(batch, trace=trace)
+        loss = self.training.compared(logits, trace, teacher, batch, wanted)
+        (loss / sizes).backward()
+        for name, part in sliced(whole, model).items():
+            gradient = student.weights[name].grad
+            if gradient is not None:  # a layer without heads has none
+                part += gradient
+        return loss.detach()
 
     def sized(self, model: Model, bits: int) -> Population:
         """A student of one size that computes in few bits, as the model that is cut from it."""
