@@ -109,18 +109,11 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
 
 
 _ROOT = Path(__file__).resolve().parent.parent
-
-
-def _is_ours(package: str) -> bool:
-    """Whether `import package` gives ours, not what lies beside the user's script."""
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:  # a folder without __init__.py
-        return False
-    return Path(spec.origin).resolve().parent == _ROOT / package
-
-
-if not all(map(_is_ours, ("objectives", "orchestrator", "reports"))):
-    sys.path.insert(0, str(_ROOT))  # worker processes inherit it
+# Where the user's own script lies beside a folder of one of our names. Workers inherit the path.
+for _name in ("objectives", "orchestrator", "reports"):
+    _file = getattr(find_spec(_name), "origin", None) or ""
+    if Path(_file).resolve() != _ROOT / _name / "__init__.py":
+        sys.path.insert(0, str(_ROOT))
 
 
 def _listed() -> dict[str, str]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from objectives.engines.names import ENGINES, check_engines
 from orchestrator.command.options import (
     AsJson,
     RunPath,
+    StudyFile,
     StudyName,
     StudyPath,
     flag,
@@ -223,29 +225,19 @@ def _bench(
     ] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(
-            help="eager, bfloat16, compile, onnxruntime, onnxruntime-int8 or "
-            "onnxruntime-int4, repeatable; all by default."
-        ),
+        typer.Option(help=f"{', '.join(ENGINES)}; repeatable; all by default."),
     ] = None,
-    study_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="STUDY.py",
-            help="The file that the run was launched from; by default the one in launch.json. With "
-            "it onnxruntime is also timed from text to label, and bfloat16 and int8 are scored, as "
-            "is the unpruned model.",
-            show_default=False,
-        ),
-    ] = None,
+    study_file: StudyFile = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Time models side by side: FLOPs ratio against milliseconds and megabytes."""
+    """Time models side by side: FLOPs ratio against milliseconds and megabytes.
+
+    With a study file onnxruntime is also timed from text to label, and fewer bits are scored.
+    """
     from objectives.delivery.bench import bench
     from objectives.device import choose_device, quiet_libraries
-    from objectives.engines.names import check_engines
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder
     from reports.speed import bench_front, keep_speeds

@@ -13,7 +13,7 @@ from maskfront import Run, Study, UserError, load_run
 from orchestrator.study_file import load_study
 from reports.pareto import state_text
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from orchestrator.status import run_status
 from orchestrator.study_file import load_study
 from reports.page.following import _trial_note
 from tests.conftest import graded_rows
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 QUIET = Console(quiet=True)
 

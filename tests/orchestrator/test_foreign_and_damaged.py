@@ -14,7 +14,7 @@ from orchestrator.storage.connect import open_storage
 from orchestrator.study import Study
 from reports.page.following import publish
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 
 def test_trials_of_another_program_are_shown_and_left_alone(study: Study, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from objectives.search_method import Outcome
 from orchestrator.runs.records import RunRecord, load_optuna_study, read_run
 from orchestrator.signals import check_interrupted, interruptible
 from tests.command_line import COMMAND
-from tests.orchestrator.workers.test_launch import Scripted, scripted
+from tests.orchestrator.methods import Scripted, scripted
 from tests.waiting import wait_for
 
 WriteStudy = Callable[..., Path]

@@ -30,7 +30,7 @@ from orchestrator.workers.heartbeat import Heartbeat
 from reports.recommended import recommended
 from tests.command_line import assert_one_clear_line, maskfront
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 from tests.servers import Postgres
 
 

@@ -160,7 +160,7 @@ OF_HEADS = "it only acts on searched heads"
 @pytest.mark.parametrize(
     ("method", "space", "why"),
     [
-        (MaskSearch(), SHARE, "update_share, .*='sign'"),
+        (MaskSearch(), SHARE, "='sign'"),
         (BY_SIGN, SHARE, None),
         (
             MaskSearch(),
@@ -168,16 +168,20 @@ OF_HEADS = "it only acts on searched heads"
             None,
         ),
         (BY_SIGN, {"flops_weight": CategoricalDistribution([0.0, 1.0])}, None),
-        (OF_NEURONS, HEADS, f"heads_by, .*{OF_HEADS}"),
-        (OF_NEURONS, {"heads_kept": IntDistribution(1, 4)}, f"heads_kept, .*{OF_HEADS}"),
+        (OF_NEURONS, HEADS, OF_HEADS),
+        (OF_NEURONS, {"heads_kept": IntDistribution(1, 4)}, OF_HEADS),
         (MaskSearch(), HEADS, None),
-        (searching("constant"), RAMP, "ramp, .*falling target"),
+        (searching("constant"), RAMP, "falling target"),
         (searching("cubic"), RAMP, None),
-        (OF_NO_FLOPS, SIDES, "hinge_on, .* acts through the FLOPs loss, whose weight is 0"),
+        (OF_NO_FLOPS, SIDES, "it acts through the FLOPs loss, whose weight is 0"),
         (OF_NO_FLOPS, {**SIDES, "flops_weight": WEIGHTS}, None),
-        (MaskSearch(spaces=("heads",), heads_by="softmax"), SIDES, "hinge_on, .*has no gates"),
+        (
+            MaskSearch(spaces=("heads",), heads_by="softmax"),
+            SIDES,
+            "heads_by='softmax' has no gates",
+        ),
         (MaskSearch(), SIDES, None),
-        (OF_NO_FLOPS, RAMP, "ramp, "),
+        (OF_NO_FLOPS, RAMP, ""),
         (  # it acts where two others change
             OF_NO_FLOPS,
             {
@@ -186,7 +190,7 @@ OF_HEADS = "it only acts on searched heads"
             },
             None,
         ),
-        (FisherSearch(), BAND, "tolerance, .*fills the budget"),
+        (FisherSearch(), BAND, "fills the budget"),
         (searching("cubic"), BAND, None),
     ],
 )
@@ -196,8 +200,8 @@ def test_a_knob_that_does_nothing_is_not_tuned(
     if why is None:
         assert replace(study, method=method, space=space, first=()).space == space
         return
-    message = rf"Study\.space has {why.replace(', ', ', which would do nothing: ', 1)}"
-    with pytest.raises(UserError, match=message):
+    (knob,) = space
+    with pytest.raises(UserError, match=rf"has {knob}, which would do nothing: .*{why}"):
         replace(study, method=method, space=space, first=())
 
 

@@ -16,7 +16,7 @@ from orchestrator.runs.answers import check_teachers, write_rows
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study import Study
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 
 def comes_out_otherwise(monkeypatch: pytest.MonkeyPatch, by: float) -> None:

@@ -29,7 +29,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import storage_status
 from orchestrator.storage.connect import read_storage
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 PLACES = ("learning_rate", "epochs", "batch_size", "warmup")
 

@@ -31,7 +31,7 @@ from orchestrator.workers.worker import Callback
 from tests.any_classifiers import write_classifier
 from tests.command_line import COMMAND, assert_one_clear_line, maskfront, maskfront_process
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import Scripted, scripted
+from tests.orchestrator.methods import Scripted, scripted
 from tests.servers import Postgres
 
 WriteStudy = Callable[..., Path]

@@ -28,7 +28,7 @@ from reports.page.following import Following
 from reports.speed import inputs_of, teacher_of
 from tests.command_line import maskfront_process
 from tests.orchestrator.conftest import WriteStudy
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 _LAUNCH = """
 from maskfront import launch

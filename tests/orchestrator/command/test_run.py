@@ -17,7 +17,7 @@ from maskfront import Run, RunError, Study, load_run
 from orchestrator.runs.answers import read_answers, read_rows
 from reports.recommended import recommended
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 
 @pytest.fixture

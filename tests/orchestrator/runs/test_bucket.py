@@ -18,7 +18,7 @@ from orchestrator.runs.artifacts import bucket_store
 from orchestrator.storage.connect import open_storage
 from orchestrator.study import Study
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 boto3 = pytest.importorskip("boto3", reason="NOT TESTED: pip install -e '.[s3]'")
 servers = pytest.importorskip("moto.server", reason="NOT TESTED: pip install -e '.[test]'")

@@ -22,7 +22,7 @@ from orchestrator.storage.connect import open_storage, read_storage
 from orchestrator.storage.urls import sqlite_url
 from orchestrator.workers.heartbeat import Heartbeat
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 from tests.servers import Postgres
 
 _NOT_ALLOWED = "-dac_override,-dac_read_search"

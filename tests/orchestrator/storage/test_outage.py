@@ -19,7 +19,7 @@ from orchestrator.storage.connect import open_storage
 from orchestrator.storage.retry import retried
 from orchestrator.workers import loop
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 CutOff = Callable[[str, Callable[..., bool]], None]
 

@@ -35,7 +35,7 @@ from orchestrator.workers.heartbeat import (
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.opening import ask_first, bind_folder
 from tests.orchestrator.claiming import SPACE, claims_of, study_of
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 from tests.servers import MariaDb, Postgres, proxy
 
 

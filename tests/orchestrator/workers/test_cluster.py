@@ -20,7 +20,7 @@ from orchestrator.errors import RunError
 from orchestrator.study_file import load_study
 from orchestrator.workers.loop import Backend, LaunchOptions
 from orchestrator.workers.worker_pool import launch_workers, tasks
-from tests.orchestrator.marked import marked
+from tests.orchestrator.methods import marked
 from tests.waiting import wait_for
 
 Cluster = Callable[[], AbstractContextManager[str]]

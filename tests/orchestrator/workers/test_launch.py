@@ -9,11 +9,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
-from typing import Any, ClassVar, Self, get_args
+from typing import Any
 
 import numpy as np
 import optuna
@@ -31,11 +31,7 @@ from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
-from objectives.problem import Problem
-from objectives.progress import Progress
-from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult
-from objectives.students.bert.architecture import BertArchitecture, BertShape, LayerUnits
-from objectives.students.bert.cutting import cut
+from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.text.augmentation import Augmentation
 from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
@@ -60,70 +56,10 @@ from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.worker_pool import launch_workers
 from tests.conftest import graded_rows
 from tests.launching import run_study
+from tests.orchestrator.methods import Scripted, scripted
 from tests.waiting import wait_for
 
 WriteStudy = Callable[..., Path]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scripted(SearchMethod):
-    """Keeps every unit; ends as `end` says. No training: launch is what is tested."""
-
-    costs: ClassVar[frozenset[CostName]] = frozenset(get_args(CostName))
-    per_slot: ClassVar[frozenset[str]] = frozenset({"end", "tag", "target_ratio"})
-
-    end: str = "result"
-    tag: int = 0
-    target_ratio: float = 1.0
-    tolerance: float = 0.1
-
-    @classmethod
-    def search(
-        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
-    ) -> Iterator[Outcome]:
-        progress.begin("pretend", 1)
-        progress.advance()
-        for slot, member in enumerate(members):
-            if member.end == "fail":
-                yield SearchFailure(slot, "the loss is nan at step 3")
-            elif member.end == "raise":
-                raise ZeroDivisionError("a bug in the method")
-            elif member.end == "too large" or (member.end == "memory" and len(members) > 2):
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-            elif member.end == "ctrl-c":
-                raise KeyboardInterrupt
-            elif member.end == "disk":
-                raise OSError(28, "No space left on device", "trials/00001")
-            elif member.end != "silent":
-                architecture = BertArchitecture.full(problem.shape)
-                model = cut(problem.student.state_dict(), problem.student.config, architecture)
-                if member.end == "nan":
-                    torch.nn.init.constant_(model.classifier.bias, torch.nan)
-                one_unit = BertArchitecture((LayerUnits((0,), (0,)),) * problem.shape.layers)
-                yield SearchResult(
-                    slot=slot,
-                    architecture=one_unit if member.end == "uncut" else architecture,
-                    model=model,
-                    target_ratio=member.target_ratio,
-                    tolerance=member.tolerance,
-                    curve=[{"stage": "pretend", "step": 0, "loss": 1.0}],
-                )
-
-
-def scripted(study: Study, *ends: str, population: int = 2, **changes: object) -> Study:
-    """The tiny study with trials that end in the given ways, one after another."""
-    return replace(
-        study,
-        method=Scripted(),
-        space={
-            "end": optuna.distributions.CategoricalDistribution(tuple(dict.fromkeys(ends))),
-            "tag": optuna.distributions.IntDistribution(0, 100),
-        },
-        first=tuple({"end": end, "tag": tag} for tag, end in enumerate(ends)),
-        trials=len(ends),
-        population=population,
-        **changes,
-    )
 
 
 def states(folder: Path) -> list[str]:

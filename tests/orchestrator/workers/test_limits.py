@@ -5,83 +5,25 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any
 
 import numpy as np
+import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from rich.console import Console
 
 from maskfront import RunError, Study, UserError
-from objectives.measures.cost import CostName
-from objectives.problem import Problem
-from objectives.progress import Progress
-from objectives.search_method import Outcome, SearchMethod, SearchResult
-from objectives.students.bert.architecture import BertArchitecture, LayerUnits
-from objectives.students.bert.cutting import cut
 from orchestrator.runs.records import FinishedTrial, pareto_front
-from orchestrator.workers.limits import last_growth
+from orchestrator.workers import limits
+from orchestrator.workers.limits import begin_launch, last_growth, why_it_ends
 from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.worker_pool import launch_workers
 from reports.figures.outer_loop import area
 from tests.launching import run_study
+from tests.orchestrator.methods import paced, scripted
 from tests.orchestrator.runs.test_records import trial
-
-STEPS = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paced(SearchMethod):
-    """Keeps as many heads of each layer as it is told, and takes its time."""
-
-    costs: ClassVar[frozenset[CostName]] = frozenset(get_args(CostName))
-    per_slot: ClassVar[frozenset[str]] = frozenset({"heads", "seconds", "tag"})
-
-    heads: int = 4
-    seconds: float = 0.0
-    tag: int = 0
-
-    @classmethod
-    def search(
-        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
-    ) -> Iterator[Outcome]:
-        for slot, member in enumerate(members):
-            progress.begin("pretend", STEPS)
-            for _ in range(STEPS):
-                time.sleep(member.seconds / STEPS)
-                progress.advance()
-            units = LayerUnits(tuple(range(member.heads)), tuple(range(problem.shape.ffn)))
-            architecture = BertArchitecture((units,) * problem.shape.layers)
-            model = cut(problem.student.state_dict(), problem.student.config, architecture)
-            yield SearchResult(
-                slot=slot,
-                architecture=architecture,
-                model=model,
-                target_ratio=None,
-                tolerance=0.1,
-                curve=[{"stage": "pretend", "step": 0, "loss": 1.0}],
-            )
-
-
-def paced(study: Study, *trials: tuple[int, float], **changes: Any) -> Study:
-    """The tiny study with trials that keep so many heads and take so many seconds."""
-    return replace(
-        study,
-        method=Paced(),
-        space={
-            "heads": IntDistribution(1, 4),
-            "seconds": FloatDistribution(0, 1000),
-            "tag": CategoricalDistribution(tuple(range(20))),
-        },
-        first=tuple(
-            {"heads": heads, "seconds": seconds, "tag": tag}
-            for tag, (heads, seconds) in enumerate(trials)
-        ),
-        **{"trials": len(trials), "population": 1, **changes},
-    )
 
 
 def test_the_last_growth_is_that_of_the_hypervolume() -> None:
@@ -163,6 +105,42 @@ def test_trials_that_all_take_too_long_end_the_launch_as_other_failures_do(
     timed = paced(study, *[(4, 20.0)] * 4, trial_timeout=0.01)
     with pytest.raises(RunError, match=r"2 trials in a row failed; .* longer than 0\.01 seconds"):
         run_study(timed, tmp_path / "run")
+
+
+def test_no_trial_begins_after_a_timeout_and_the_next_launch_goes_on(
+    study: Study, tmp_path: Path
+) -> None:
+    tried = replace(scripted(study, "result", "result"), trials=2, population=1)
+    ended = run_study(tried, tmp_path / "run", timeout=1e-9)
+    assert ended.trials == ()
+    again = run_study(tried, tmp_path / "run", timeout=3600)
+    assert len(again.finished) == 2
+
+
+@pytest.mark.parametrize(("timeout", "jump"), [(3600, 7200), (1e-9, -7200)])
+def test_a_clock_that_is_set_meanwhile_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, timeout: float, jump: float
+) -> None:
+    """Other machines have nothing but that clock."""
+    outer, over, wall = optuna.create_study(), "the time is up", time.time
+    begin_launch(outer, timeout)
+    now = why_it_ends(outer, None)
+    assert now == (over if timeout < 1 else None)
+    monkeypatch.setattr(time, "time", lambda: wall() + jump)
+    assert why_it_ends(outer, None) == now
+    monkeypatch.setattr(limits, "this_machine", lambda: "another")
+    assert why_it_ends(outer, None) == (over if now is None else None)
+
+
+@pytest.mark.slow
+def test_several_workers_heed_a_timeout(study: Study, tmp_path: Path) -> None:
+    options = LaunchOptions(out=tmp_path / "run", device="cpu", workers=2, timeout=1e-9)
+    assert launch_workers(study, options).finished == []
+
+
+def test_a_timeout_of_nothing_is_refused(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"must be seconds above 0 \(timeout=\.\.\.\)$"):
+        run_study(study, tmp_path / "run", timeout=0)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from orchestrator.workers.heartbeat import WORKERS, WorkerRecord
 from orchestrator.workers.loop import work
 from orchestrator.workers.opening import bind_folder
 from tests.launching import run_study
-from tests.orchestrator.workers.test_launch import scripted
+from tests.orchestrator.methods import scripted
 
 
 def test_a_launch_killed_between_folder_and_study_is_launched_again(

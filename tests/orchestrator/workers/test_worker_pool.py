@@ -23,7 +23,7 @@ from orchestrator.workers.heartbeat import workers_of
 from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.worker_pool import launch_workers
 from tests.launching import run_study
-from tests.orchestrator.marked import marked
+from tests.orchestrator.methods import marked
 
 WriteStudy = Callable[..., Path]
 
