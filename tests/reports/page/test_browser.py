@@ -150,9 +150,10 @@ def test_a_click_on_a_point_opens_its_card(
 def test_learning_curves_say_how_far_the_student_is_on_rows_that_it_learnt_from_and_others(
     tmp_path: Path, open_tab: OpenTab
 ) -> None:
-    first, second = many_run(2).finished
+    run = many_run(2)
+    first, second = run.finished
     learnt = with_result(first, divergence=0.028, train_divergence=0.00801)
-    run = many_run(2, trials=(learnt, second))
+    run = replace(run, trials=(learnt, second))
     folder = RunFolder(tmp_path / "run")
     store_run(folder, run)
     tab = open_tab()
