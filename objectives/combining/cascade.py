@@ -10,7 +10,7 @@ All is computed from answers that are there: nothing is trained, no model is run
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,7 +183,7 @@ class CascadePair:
         return DeferralCurve(
             thresholds=np.concatenate([[-np.inf], ranked[1:], [np.inf]])[first],
             costs=(self.small.cost + costs / len(ranked))[first],
-            worths=(by_small[-1] - by_small + by_large)[first],
+            agreed=(by_small[-1] - by_small + by_large)[first],
         )
 
 
@@ -194,8 +194,8 @@ class DeferralCurve:
     thresholds: NDArray[np.float64]
     costs: NDArray[np.float64]
     """Mean of a selection row."""
-    worths: NDArray[Any]
-    """Selection rows on which the cascade answers as the unpruned model does, or its metric."""
+    agreed: NDArray[np.int64]
+    """Selection rows on which the cascade answers as the unpruned model does."""
 
 
 def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:

@@ -1,10 +1,12 @@
 """Which cascade passes a gate: what is said of it holds for all rows with 95% confidence.
 
 To choose the cheapest of many is to choose the luckiest, too. So a third of the selection rows
-orders the cascades: their Pareto front of cost and worth. The others, which had no part in that,
-test the front from its best cascade downwards, until one fails; the last that passed is taken.
-So the confidence holds although many are tested (fixed sequence testing, Angelopoulos et al. 2021;
-along a Pareto front Laufer-Goldshtein et al. 2023). A model alone is a cascade that defers nothing.
+orders the cascades: their Pareto front of cost and agreement with the unpruned model. The others,
+which had no part in that, test the front from its best cascade downwards, until one fails; the last
+that passed is taken. So the confidence holds although many are tested (fixed sequence testing,
+Angelopoulos et al. 2021; along a Pareto front Laufer-Goldshtein et al. 2023). A metric is tested on
+the same front: by the metric of few rows its order would be luck. A model alone is a cascade that
+defers nothing.
 """
 
 import math
@@ -15,15 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from objectives.combining.cascade import (
-    SHARES,
     Cascade,
     CascadePair,
-    DeferralCurve,
     judged,
     pair_of,
     threefold,
 )
 from objectives.combining.members import CONFIDENCE, enough
+
+_STEP = 0.98
+"""Cost of a cascade that is tested, at most, as a share of the one before: nearer ones differ in a
+few answers, and a bootstrap takes long. A model alone is always tested."""
 
 
 def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
@@ -39,35 +43,25 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
         agrees = pair.said("select", threshold) == pair.rows.original["select"]
         return int(agrees.sum()) >= needed
 
-    return _cheapest_passing(pairs, CascadePair.curve, passes)
+    return _cheapest_passing(pairs, passes)
 
 
 def cheapest_keeping(
     pairs: Sequence[CascadePair], least: float, kept: float = 0.0
 ) -> Cascade | None:
-    """The cheapest cascade, deferring one of `SHARES`, none or all of the rows, of enough metric.
+    """The cheapest cascade of enough metric: at least `least`, or as far above `kept` times the
+    unpruned model's on the same rows.
 
-    Its metric is at least `least`, or as far above `kept` times the unpruned model's on the same
-    rows. None where the selection rows cannot say so of any, or are too few.
+    None where the selection rows cannot say so of any, or are too few.
     """
     # Where no row differs a bootstrap is sure of anything.
     if kept and needed_rows(kept, vouching(_rows(pairs))) is None:
         return None
 
-    def curve(pair: CascadePair) -> DeferralCurve:
-        thresholds = [pair.threshold(deferred) for deferred in (0.0, *SHARES, 1.0)]
-        return DeferralCurve(
-            thresholds=np.array(thresholds),
-            costs=np.array([pair.cost(threshold) for threshold in thresholds]),
-            worths=np.array(
-                [pair.rows.value("select", pair.said("select", at)) for at in thresholds]
-            ),
-        )
-
     def passes(pair: CascadePair, threshold: float) -> bool:
         return pair.rows.surely("select", pair.said("select", threshold), kept) >= least
 
-    return _cheapest_passing(pairs, curve, passes)
+    return _cheapest_passing(pairs, passes)
 
 
 def needed_rows(share: float, judging: int) -> int | None:
@@ -90,9 +84,7 @@ def _rows(pairs: Sequence[CascadePair]) -> int:
 
 
 def _cheapest_passing(
-    pairs: Sequence[CascadePair],
-    curve_of: Callable[[CascadePair], DeferralCurve],
-    passes: Callable[[CascadePair, float], bool],
+    pairs: Sequence[CascadePair], passes: Callable[[CascadePair, float], bool]
 ) -> Cascade | None:
     """Test the front of the rows that choose by the others, downwards until one cascade fails."""
     if not pairs:
@@ -100,14 +92,14 @@ def _cheapest_passing(
     third = _choosing(_rows(pairs))
     fitted = [_fitted(pair, third) for pair in pairs]
     candidates = [*fitted, *threefold(fitted, third)]
-    curves = [curve_of(pair.judged_by(third)) for pair in candidates]
+    curves = [pair.judged_by(third).curve() for pair in candidates]
     numbers = np.repeat(np.arange(len(curves)), [len(curve.costs) for curve in curves])
-    thresholds, costs, worths = (
+    thresholds, costs, agreed = (
         np.concatenate([getattr(curve, name) for curve in curves])
-        for name in ("thresholds", "costs", "worths")
+        for name in ("thresholds", "costs", "agreed")
     )
-    order = np.lexsort((-worths, costs))
-    best = np.maximum.accumulate(worths[order])
+    order = np.lexsort((-agreed, costs))
+    best = np.maximum.accumulate(agreed[order])
     front = order[np.diff(best, prepend=-math.inf) > 0]
     # Few rows may all be right before all are deferred: begin with the costliest model.
     small = candidates[numbers[front[-1]]].small
@@ -116,9 +108,11 @@ def _cheapest_passing(
         key=lambda place: (fitted[place].small is small, fitted[place].large.cost),
     )
     safer = (numbers[order] == safest) & (costs[order] > costs[front[-1]])
-    cheapest = None
+    cheapest, cost = None, math.inf
     for place in (*order[safer][::-1], *front[::-1]):
-        pair, threshold = candidates[numbers[place]], float(thresholds[place])
+        if costs[place] > _STEP * cost and thresholds[place] > -math.inf:
+            continue
+        pair, threshold, cost = candidates[numbers[place]], float(thresholds[place]), costs[place]
         if not passes(pair.judged_by(~third), threshold):
             break
         cheapest = pair, threshold
@@ -141,7 +135,7 @@ def most_agreeing_within(pairs: Sequence[CascadePair], cost: float) -> Cascade |
     candidates = []
     for pair in [*pairs, *threefold(pairs)]:
         curve = pair.curve()
-        agreed = np.where(curve.costs <= cost, curve.worths, -1)
+        agreed = np.where(curve.costs <= cost, curve.agreed, -1)
         place = int(agreed.argmax())
         if agreed[place] >= 0:
             key = (int(agreed[place]), -float(curve.costs[place]))

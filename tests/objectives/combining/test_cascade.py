@@ -92,7 +92,7 @@ def test_the_curve_has_what_each_threshold_gives() -> None:
     own, rows = members(rows=60)
     pair = pair_of(*own, rows)
     curve = pair.curve()
-    for threshold, cost, agreed in zip(curve.thresholds, curve.costs, curve.worths, strict=True):
+    for threshold, cost, agreed in zip(curve.thresholds, curve.costs, curve.agreed, strict=True):
         cascade = pair.at(float(threshold))
         assert cascade.cost == pytest.approx(cost)
         assert cascade.agreement == pytest.approx(agreed / 60)
@@ -136,7 +136,7 @@ def test_the_curve_of_three_models_has_what_each_threshold_gives() -> None:
     for pair in triples:
         curve = pair.curve()
         for threshold, cost, agreed in zip(
-            curve.thresholds, curve.costs, curve.worths, strict=True
+            curve.thresholds, curve.costs, curve.agreed, strict=True
         ):
             cascade = pair.at(float(threshold))
             assert cascade.cost == pytest.approx(cost)
@@ -167,7 +167,7 @@ def test_rows_of_equal_confidence_are_deferred_together() -> None:
     )
     curve = pair_of(Member(0, 1.0, both), Member(1, 10.0, large), rows).curve()
     assert curve.costs.tolist() == [1, 1 + 7.5, 11]
-    assert curve.worths.tolist() == [3, 4, 4]
+    assert curve.agreed.tolist() == [3, 4, 4]
 
 
 def test_the_temperature_makes_probabilities_honest() -> None:
@@ -295,7 +295,7 @@ def test_the_first_cascade_that_fails_ends_the_tests() -> None:
             tested.append(threshold)
             return len(tested) <= tests
 
-        return gate._cheapest_passing(pairs, CascadePair.curve, passes)
+        return gate._cheapest_passing(pairs, passes)
 
     small = passing(np.inf)
     assert small is not None
