@@ -67,7 +67,8 @@ def test_4_bits_leave_each_row_the_least_error_of_three_scales(seed: int, heavy:
         errors.append((weight - near).square().sum(-1))
     found = (weight - rounded(weight, 4)).square().sum(-1)
     torch.testing.assert_close(found, torch.stack(errors).amin(0))
-    assert (found < errors[0]).any()
+    # Of heavy tails the largest scale may be the best of every row.
+    assert heavy or (found < errors[0]).any()
 
 
 @given(seed=seeds, heavy=st.booleans())
