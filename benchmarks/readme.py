@@ -41,7 +41,7 @@ FIGURE = {  # in the words of the figure, and where the label stands
     "torch.onnx.export, quantize_dynamic": ("torch.onnx.export, quantize_dynamic", "bottom center"),
     "CTranslate2, int8": ("CTranslate2, int8", "top left"),
     "compress, gate of agreement": ("compress, 95% of the answers", "top center"),
-    "compress, gate of metric": ("compress, 98% of the accuracy", "bottom center"),
+    "compress, gate of metric": ("compress, 98% of the accuracy", "bottom right"),
     "model2vec, teacher's answers": ("model2vec", "middle left"),
     "tf-idf, teacher's answers": ("tf-idf", "middle right"),
 }
@@ -102,7 +102,7 @@ def figure(found: dict[str, Rival]) -> go.Figure:
         drawn,
         height=400,
         width=760,
-        xaxis=theme.x_axis(title, type="log", tickvals=ticks, range=[-1.05, 1.1]),
+        xaxis=theme.x_axis(title, type="log", tickvals=ticks, range=[-1.15, 1.1]),
         yaxis=theme.axis(
             "same answers, held out", tickformat=".0%", range=[0.87, 1.018], dtick=0.02
         ),
