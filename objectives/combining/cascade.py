@@ -157,11 +157,6 @@ class CascadePair:
             return float("inf" if deferred > 0 else "-inf")
         return float(np.quantile(self.sure["select"], deferred))
 
-    def cost(self, threshold: float) -> float:
-        """Mean of a selection row at this threshold."""
-        costs = self.large.costs_of("select")[self.sure["select"] < threshold]
-        return self.small.cost + float(costs.sum()) / len(self.sure["select"])
-
     def judged_by(self, which: NDArray[np.bool_]) -> "CascadePair":
         """The pair on a subset of the selection rows."""
         small, large = (member.judged_by(which) for member in (self.small, self.large))

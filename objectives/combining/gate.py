@@ -12,6 +12,7 @@ defers nothing.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from objectives.combining.cascade import (
     pair_of,
     threefold,
 )
-from objectives.combining.members import CONFIDENCE, enough
+from objectives.combining.members import enough
 
 _STEP = 0.98
 """Cost of a cascade that is tested, at most, as a share of the one before: nearer ones differ in a
@@ -66,7 +67,7 @@ def cheapest_keeping(
 
 def needed_rows(share: float, judging: int) -> int | None:
     """Fewest of the rows that vouch that must agree for the gate; None if all would not do."""
-    return enough(share, judging, 1 - CONFIDENCE)
+    return enough(share, judging)
 
 
 def vouching(rows: int) -> int:
@@ -108,12 +109,13 @@ def _cheapest_passing(
         key=lambda place: (fitted[place].small is small, fitted[place].large.cost),
     )
     safer = (numbers[order] == safest) & (costs[order] > costs[front[-1]])
+    judging = cache(lambda number: candidates[number].judged_by(~third))
     cheapest, cost = None, math.inf
     for place in (*order[safer][::-1], *front[::-1]):
         if costs[place] > _STEP * cost and thresholds[place] > -math.inf:
             continue
         pair, threshold, cost = candidates[numbers[place]], float(thresholds[place]), costs[place]
-        if not passes(pair.judged_by(~third), threshold):
+        if not passes(judging(numbers[place]), threshold):
             break
         cheapest = pair, threshold
     if cheapest is None:

@@ -94,16 +94,14 @@ class GateRows:
         )
         return replace(self, labels=labels, original=original)
 
-    def surely(
-        self, role: str, said: Labels, kept: float = 0.0, chance: float = 1 - CONFIDENCE
-    ) -> float:
+    def surely(self, role: str, said: Labels, kept: float = 0.0) -> float:
         """How far the metric of these classes is above `kept` times the unpruned model's, at least,
-        but for this chance by a paired bootstrap over the rows."""
+        at 95% confidence by a paired bootstrap over the rows."""
         achieved, original = (
             resampled_metrics(self.metric, self.labels[role], answers, self.classes)
             for answers in (said, self.original[role])
         )
-        return float(np.quantile(achieved - kept * original, chance))
+        return float(np.quantile(achieved - kept * original, 1 - CONFIDENCE))
 
     def agreement(self, role: str, said: Labels) -> float:
         """The share of the rows on which they are the unpruned model's."""
@@ -117,8 +115,8 @@ def probabilities(logits: Array, temperature: float = 1.0) -> NDArray[np.float64
     return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
-def at_least(right: Array | int, rows: int, chance: float = 1 - CONFIDENCE) -> NDArray[np.float64]:
-    """Least share that is right among all rows of the kind, but for this chance.
+def at_least(right: Array | int, rows: int) -> NDArray[np.float64]:
+    """Least share that is right among all rows of the kind, at 95% confidence.
 
     The one-sided bound of Clopper and Pearson (1934) for `right` of `rows` independent rows.
     """
@@ -126,13 +124,13 @@ def at_least(right: Array | int, rows: int, chance: float = 1 - CONFIDENCE) -> N
 
     right = np.asarray(right)
     with np.errstate(invalid="ignore"):
-        bound = beta.ppf(chance, right, rows - right + 1)
+        bound = beta.ppf(1 - CONFIDENCE, right, rows - right + 1)
     return np.where(right > 0, bound, 0.0)
 
 
-def enough(share: float, rows: int, chance: float = 1 - CONFIDENCE) -> int | None:
+def enough(share: float, rows: int) -> int | None:
     """Fewest rows that must be right for `at_least` to give this share; None if all would not
     do."""
-    bounds = at_least(np.arange(rows + 1), rows, chance)
+    bounds = at_least(np.arange(rows + 1), rows)
     index = int(np.searchsorted(bounds, share))
     return index if index <= rows else None
