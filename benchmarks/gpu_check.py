@@ -28,7 +28,7 @@ from benchmarks.harness import Row, Rows, parsed, parser_of, print_means
 from benchmarks.steps import RECOVER, describe, matmul_rate, padded
 from benchmarks.tuned import FIRST, MASKS
 from maskfront import MaskSearch, Stage, Study, launch
-from objectives.device import free_memory, matmul_dtype
+from objectives.device import choose_device, free_memory, matmul_dtype
 from objectives.problem import Problem
 from objectives.progress import SilentProgress
 from objectives.training.population import Population
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--trials", type=int, default=64)
     asked = parsed(parser)
-    processor, rows = describe(asked.device), Rows(asked.out / "gpu_check.json")
+    processor, rows = describe(choose_device(asked.device)), Rows(asked.out / "gpu_check.json")
     if "steps" in asked.parts:
         with TemporaryDirectory() as folder:
             checkpoint = made_up.make_checkpoint(Path(folder) / "model")

@@ -128,6 +128,12 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
+def is_recording() -> bool:
+    """Whether the work that is asked of a GPU is recorded, not done."""
+    # A build for CUDA fails at the second question where it finds no driver.
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def free_memory() -> None:
     """Give back what torch holds of a GPU for later: a smaller population needs other shapes."""
     gc.collect()

@@ -168,7 +168,8 @@ class SearchMethod(Checked, abc.ABC):
             progress: what the method tells of its run.
 
         Yields:
-            One outcome for each member, as soon as there is one, in any order.
+            One outcome for each member, as soon as there is one, in any order. Its model is read
+            while the search goes on: it stays as it is.
         """
 
     def __init_subclass__(cls) -> None:

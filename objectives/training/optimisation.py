@@ -1,14 +1,15 @@
 """How weights are trained: AdamW with BERT's usual groups, warm-up, then decay or none."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from itertools import chain
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_linear_schedule_with_warmup
 
-from objectives.device import on_device
+from objectives.device import is_recording, on_device
 
 Schedule = Literal["linear", "constant"]
 """After 10% of warm-up the rate falls linearly to 0, or stays."""
@@ -23,20 +24,24 @@ def weight_optimizer(
     weights: Mapping[str, Tensor], learning_rate: float | Tensor
 ) -> torch.optim.AdamW:
     """AdamW over the named weights; no decay on biases and layer norms (Devlin et al. 2019)."""
+    return torch.optim.AdamW(_groups(weights, learning_rate), lr=learning_rate, fused=True)
+
+
+def _groups(weights: Mapping[str, Tensor], learning_rate: float | Tensor) -> list[dict[str, Any]]:
+    """The weights that decay, and those that do not."""
     groups: list[list[Tensor]] = [[], []]
     for name, weight in weights.items():
         norm = "layernorm" in name.lower().replace("_", "")  # DistilBERT's are "sa_layer_norm"
         groups["bias" in name or norm].append(weight)
-    decayed = {"params": groups[False], "weight_decay": _WEIGHT_DECAY}
-    plain = {"params": groups[True], "weight_decay": 0.0}
-    return torch.optim.AdamW([decayed, plain], lr=learning_rate, fused=True)
+    return [
+        {"params": params, "weight_decay": decay, "lr": learning_rate}
+        for params, decay in zip(groups, (_WEIGHT_DECAY, 0.0), strict=True)
+    ]
 
 
-def linear_schedule(
-    optimizer: torch.optim.Optimizer, steps: int, warmup: float = _WARMUP
-) -> LRScheduler:
-    """Linear warm-up for a share of the `steps`, then linear decay to 0."""
-    schedule: LRScheduler = get_linear_schedule_with_warmup(optimizer, int(warmup * steps), steps)
+def linear_schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
+    """Linear warm-up for a tenth of the `steps`, then linear decay to 0."""
+    schedule: LRScheduler = get_linear_schedule_with_warmup(optimizer, int(_WARMUP * steps), steps)
     return schedule
 
 
@@ -48,41 +53,66 @@ def per_student(values_K: Tensor, like: Tensor) -> Tensor:
 class PopulationOptimizer:
     """AdamW on weights with a trial axis, at a learning rate for each student."""
 
+    # Students of equal rates move as one. Else each moves by itself: the optimiser's parameters are
+    # slices of the weights, so that one pass over the memory moves them.
+
     def __init__(
-        self, weights: Mapping[str, Tensor], rates: Sequence[float], steps: int, schedule: Schedule
+        self,
+        weights: Mapping[str, Tensor],
+        rates: Sequence[float],
+        steps: int,
+        schedule: Schedule,
+        *,
+        warmup: float = _WARMUP,
     ):
-        """`weights` are (K, ...), `rates` the peaks, one for each student or for all, >= 0; `steps`
-        the length of it all."""
+        """`weights` are (K, ...), or of any shape at one rate; `rates` the peaks, one for each
+        student or for all, >= 0; `steps` the length of it all, `warmup` a share of it."""
         device = str(next(iter(weights.values())).device)
-        self._weights, self._peak = weights, max(rates)
-        self._share: Tensor | None = None
-        if len({*rates}) > 1:
-            self._share = on_device(torch.tensor(rates) / self._peak, device)
-        # A number on the device, for a recorded step to read.
-        self._rate = torch.zeros((), device=device)
-        self._optimizer = weight_optimizer(weights, self._rate)
+        self._weights = weights
+        peaks = list(dict.fromkeys(rates)) if len({*rates}) == 1 else list(rates)
+        self._peaks = on_device(torch.tensor(peaks, dtype=torch.float64), device)
+        # Numbers on the device, for a recorded step to read.
+        self._rates = torch.zeros(len(peaks), device=device)
+        self._parts: list[Mapping[str, Tensor]] = [weights]
+        if len(peaks) > 1:
+            self._parts = [
+                {
+                    name: weight.detach()[k : k + 1].requires_grad_()
+                    for name, weight in weights.items()
+                }
+                for k in range(len(peaks))
+            ]
+        groups = map(_groups, self._parts, self._rates.unbind())
+        self._optimizer = torch.optim.AdamW(list(chain.from_iterable(groups)), fused=True)
         self._steps, self._kind, self._done = steps, schedule, 0
+        self._warmup = int(warmup * steps)
 
     def state(self) -> dict[str, Tensor]:
         """The weights, and of each that has had a gradient AdamW's two averages and its steps."""
         state = {}
         for name, weight in self._weights.items():
             state[f"weight.{name}"] = weight.detach()
-            for part, value in self._optimizer.state.get(weight, {}).items():
-                state[f"{part}.{name}"] = value
+            moved = [self._optimizer.state.get(part[name], {}) for part in self._parts]
+            for kind in moved[0]:
+                values = [of_part[kind] for of_part in moved]
+                state[f"{kind}.{name}"] = values[0] if values[0].ndim == 0 else torch.cat(values)
         return state
 
     def resume(self, state: Mapping[str, Tensor], done: int) -> None:
         """Go on from what another like it had after this many steps."""
         for name, weight in self._weights.items():
             weight.data.copy_(state[f"weight.{name}"])
-            if f"step.{name}" in state:
-                self._optimizer.state[weight] = {
-                    "step": state[f"step.{name}"].to(weight.device),
+            if f"step.{name}" not in state:
+                continue
+            size = len(weight) // len(self._parts)
+            for place, part in enumerate(self._parts):
+                values = {kind: state[f"{kind}.{name}"] for kind in _AVERAGES}
+                self._optimizer.state[part[name]] = {
+                    "step": state[f"step.{name}"].to(weight.device, copy=True),
                     # In memory they lie as the weight does: one kernel goes through all three.
                     **{
-                        part: torch.empty_like(weight.data).copy_(state[f"{part}.{name}"])
-                        for part in _AVERAGES
+                        kind: torch.empty_like(part[name].data).copy_(value[place * size :][:size])
+                        for kind, value in values.items()
                     },
                 }
         self._done = done
@@ -94,33 +124,28 @@ class PopulationOptimizer:
 
     def set_rate(self) -> None:
         """Set the rate of the next step: all of it that the host decides."""
-        warmup = int(_WARMUP * self._steps)
         share = 1.0
-        if self._done < warmup:
-            share = self._done / warmup
+        if self._done < self._warmup:
+            share = self._done / self._warmup
         elif self._kind == "linear":
-            share = max(0.0, (self._steps - self._done) / max(1, self._steps - warmup))
-        self._rate.fill_(self._peak * share)
+            share = max(0.0, (self._steps - self._done) / max(1, self._steps - self._warmup))
+        self._rates.copy_(self._peaks * share)
         self._done += 1
 
-    @torch.no_grad()
     def move(self) -> None:
         """Make the step at this rate, which is work for the device alone."""
-        weights = list(self._weights.values())
-        before: Sequence[Tensor] = ()
-        if self._share is not None:
-            before = torch._foreach_mul(weights, 1.0)  # copies, by a few kernels on a GPU
-        # torch refuses to record a step without this, and warns of a plain one with it. A build for
-        # CUDA fails at the second question where it finds no driver.
-        recorded = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         for group in self._optimizer.param_groups:
-            group["capturable"] = recorded
+            # torch refuses to record a step without this, and warns of a plain one with it.
+            group["capturable"] = is_recording()
+        if len(self._parts) > 1:
+            for name, weight in self._weights.items():
+                gradients = [None] * len(weight) if weight.grad is None else weight.grad.split(1)
+                for part, gradient in zip(self._parts, gradients, strict=True):
+                    part[name].grad = gradient
         self._optimizer.step()
         self.drop_gradients()
-        if self._share is not None:
-            # A step of AdamW is linear in the rate: a slower student makes a part of it.
-            for weight, old in zip(weights, before, strict=True):
-                torch.lerp(old, weight, per_student(self._share, weight), out=weight)
 
     def drop_gradients(self) -> None:
+        for weight in self._weights.values():
+            weight.grad = None
         self._optimizer.zero_grad(set_to_none=True)

@@ -38,7 +38,7 @@ def kept_logits(
     file = session.cache / f"teacher-logits-{fingerprint_of(teacher, key)}.npy"
 
     def answer() -> NDArray[np.float32]:
-        passes = math.ceil(len(split) / sequences_a_pass(device))
+        passes = math.ceil(len(split) / sequences_a_pass(split, device))
         progress.begin(f"let the teacher answer {role or split.role}", passes)
         return predict(teacher, split, device, progress).numpy()
 
@@ -142,7 +142,7 @@ class RunTeacher:
 
     def states_of(self, train: Split, device: str, progress: Progress) -> Iterator[Tensor]:
         """Run it on every row, longest first: for each batch (tokens, layers + 1, E) float16."""
-        size = sequences_a_pass(device)
+        size = sequences_a_pass(train, device)
         progress.begin("keep the teacher's hidden states", math.ceil(len(train) / size))
         for batch in train.in_order(size, device):
             trace = self.run(batch, with_scores=False)

@@ -17,7 +17,14 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from objectives.cache import atomic_write, content_key, made_anew
 from objectives.combining.members import CONFIDENCE
-from objectives.device import Precision, autocast, matmul_dtype, out_of_memory, to_device
+from objectives.device import (
+    Precision,
+    autocast,
+    is_recording,
+    matmul_dtype,
+    out_of_memory,
+    to_device,
+)
 from objectives.errors import (
     Checked,
     NonNegativeInt,
@@ -44,7 +51,8 @@ from objectives.students.bert.pretrained import (
 from objectives.text.data import INPUTS, Split
 from objectives.text.task import LabelledText
 from objectives.training.losses import task_loss
-from objectives.training.optimisation import linear_schedule, weight_optimizer
+from objectives.training.optimisation import PopulationOptimizer
+from objectives.training.recorded import Recordings, Tensors
 
 FINE_TUNING = ("epochs", "batch_size", "learning_rate", "precision")
 """The fields of a `Teacher` that say how it is fine-tuned, but for those that are `LATER`."""
@@ -360,7 +368,7 @@ class Reading(nn.Module):
         try:
             return self.model(**tensors, return_dict=return_dict)
         except Exception as error:
-            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError) or is_recording():
                 raise
             if len(tensors["input_ids"]) > 1:  # BART takes no texts of one and of two ends together
                 rows = zip(*(tensor.split(1) for tensor in tensors.values()), strict=True)
@@ -398,17 +406,23 @@ def trained(
         dtype = matmul_dtype(teacher.precision, device)
         an_epoch = -(-len(train) // teacher.batch_size)
         steps = teacher.epochs * an_epoch
-        optimizer = weight_optimizer(dict(model.named_parameters()), teacher.learning_rate)
-        schedule = linear_schedule(optimizer, steps, warmup=teacher.warmup)
+        weights, rates = dict(model.named_parameters()), [teacher.learning_rate]
+        optimizer = PopulationOptimizer(weights, rates, steps, "linear", warmup=teacher.warmup)
+        recorded_steps = Recordings(device, optimizer.drop_gradients)
+
+        def made(inputs: Tensors) -> Tensors:
+            with autocast(dtype, device):
+                logits = reading(**{name: inputs[name] for name in INPUTS}).logits.float()
+            loss = task_loss(logits[None], inputs["labels"]).sum()
+            loss.backward()
+            optimizer.move()
+            return {"loss": loss.detach()}
+
         progress.begin("fine-tune the teacher", steps)
         batches = islice(train.shuffled(teacher.batch_size, seed, device), steps)
         for step, batch in enumerate(batches, 1):
-            with autocast(dtype, device):
-                logits = reading(**batch.inputs).logits.float()
-            task_loss(logits[None], batch.labels).sum().backward()
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.set_rate()
+            recorded_steps.call(made, {**batch.inputs, "labels": batch.labels})
             progress.advance()
             if judge is not None and step % an_epoch == 0:
                 judge(reading.eval())

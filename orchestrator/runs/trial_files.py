@@ -56,7 +56,7 @@ def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
                 )  # one neuron of 1,536 is seen, too
                 draw.rectangle((left, top, left + long - 1, top + _CELL), fill=_KEPT)
             draw.text((left + _BAR + 10, top + 5), f"{left_of_layer:,} of {units:,}", fill=_INK)
-    picture.save(target, optimize=True)
+    picture.save(target)
 
 
 _ARCHITECTURE, _RESULT, _CURVE = "architecture.json", "result.json", "curve.csv"

@@ -5,6 +5,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any, Literal
@@ -222,32 +223,34 @@ class Worker:
         self._record_how(group)
         self.progress.search(self.study.trial_timeout)
 
-        def scored() -> Iterator[tuple[int, Outcome, Mapping[str, ScoredOutcome]]]:
-            for outcome in type(methods[0]).search(
-                methods, self.bench.problem, seed=self.study.seed, progress=self.progress
-            ):
-                number, tasks = group[outcome.slot][0], dict[str, ScoredOutcome]()
-                if isinstance(outcome, SearchResult):
-                    try:
-                        tasks = self._score(outcome)
-                    except WrongCostError as error:  # of this one: the others of its group go on
-                        outcome = SearchFailure(outcome.slot, str(error))
-                yield number, outcome, tasks
+        reason = "the method returned no outcome for it"
+        ended: Literal["done", "raised", "out of memory"] = "done"
 
-        search = scored()
-        while True:
+        def scored() -> Iterator[tuple[int, Outcome, Mapping[str, ScoredOutcome]]]:
+            nonlocal reason, ended
             try:
-                scored_outcome = next(search, None)
+                for outcome in type(methods[0]).search(
+                    methods, self.bench.problem, seed=self.study.seed, progress=self.progress
+                ):
+                    yield group[outcome.slot][0], *self._score(outcome)
             except (OSError, MaskfrontError):
                 raise
             except TrialTimeoutError as error:
-                return str(error), "done"
+                reason = str(error)
             except Exception as error:  # a trial may fail in any way; the study goes on
                 reason = f"{type(error).__name__}: {error}"
-                return reason, "out of memory" if out_of_memory(error) else "raised"
-            if scored_outcome is None:
-                return "the method returned no outcome for it", "done"
-            self._tell(*scored_outcome)  # what fails here is no fault of the trial's
+                ended = "out of memory" if out_of_memory(error) else "raised"
+
+        # A thread writes and tells one student while the next is trained and scored.
+        with ThreadPoolExecutor(1) as teller:
+            telling: Future[None] | None = None
+            for scored_outcome in scored():
+                if telling is not None:
+                    telling.result()  # what failed there is no fault of the trial's
+                telling = teller.submit(self._tell, *scored_outcome)
+            if telling is not None:
+                telling.result()
+        return reason, ended
 
     def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
         """Keep with each trial what decides its last digits beside its knobs, before it begins: if
@@ -328,18 +331,23 @@ class Worker:
             copy_trial(self.folder.trial(twin.number), self.folder.trial(number))
             self._tell_result(number, twin.result, f", copied from trial {twin.number}")
 
-    def _score(self, found: SearchResult) -> dict[str, ScoredOutcome]:
-        """Score the model on the study's task, "", and on others by their folders."""
-        tasks = {"": self._scored(found, self.bench)}
-        numbers = {} if found.forgotten is None else {"forgotten": found.forgotten}
-        for (name, bench), extra in zip(self.bench.beside.items(), found.beside, strict=True):
-            scored = tasks[f"{BESIDE}/{name}"] = self._scored(extra, bench)
-            numbers |= _numbers(name, bench, scored.result)
-            if extra.forgotten is not None:
-                numbers[f"{name} forgotten"] = extra.forgotten
+    def _score(self, outcome: Outcome) -> tuple[Outcome, Mapping[str, ScoredOutcome]]:
+        """Score a model that was found on the study's task, "", and on others by their folders."""
+        if isinstance(outcome, SearchFailure):
+            return outcome, {}
+        try:
+            tasks = {"": self._scored(outcome, self.bench)}
+            numbers = {} if outcome.forgotten is None else {"forgotten": outcome.forgotten}
+            for (name, bench), extra in zip(self.bench.beside.items(), outcome.beside, strict=True):
+                scored = tasks[f"{BESIDE}/{name}"] = self._scored(extra, bench)
+                numbers |= _numbers(name, bench, scored.result)
+                if extra.forgotten is not None:
+                    numbers[f"{name} forgotten"] = extra.forgotten
+        except WrongCostError as error:  # of this one: the others of its group go on
+            return SearchFailure(outcome.slot, str(error)), {}
         result = replace(tasks[""].result, beside=numbers)
         aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
-        return {**tasks, "": tasks[""]._replace(result=replace(result, aims=aims))}
+        return outcome, {**tasks, "": tasks[""]._replace(result=replace(result, aims=aims))}
 
     def _scored(self, found: SearchResult, bench: Workbench) -> ScoredOutcome:
         answers = bench.answers(found.model, found.architecture)

@@ -27,7 +27,7 @@ from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
 from orchestrator.runs.records import RunRecord, read_run
 from orchestrator.runs.run_folder import RunFolder
-from tests.gpu.driver import LOOPS, METHODS, NUMBERS, ONE_TRAINING
+from tests.gpu.driver import LOOPS, METHODS, NUMBERS, ONE_TRAINING, RATIOS
 from tests.gpu.stand_in import library
 from tests.matrix import combinations
 from tests.objectives.conformance import TRAINED_ATOL
@@ -139,7 +139,9 @@ def test_a_step_asks_as_little_of_the_device_for_twice_as_many_students(
 ) -> None:
     # A step that is replayed asks for little more than its inputs.
     assert (max if REAL else min)(found[name]["operations"]) > 100
-    assert found[name]["operations"] == found[name]["operations_of_twice"]
+    pairs = zip(found[name]["operations"], found[name]["operations_of_twice"], strict=True)
+    # AdamW moves students of different rates one by one: two groups each, and their steps' numbers.
+    assert all(more - few <= 4 * len(RATIOS) for few, more in pairs)
 
 
 def test_no_method_is_missing() -> None:

@@ -66,8 +66,8 @@ def _widths(layer: PrunedBertConfig) -> Widths[int]:
 def cut(
     weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """Cut the state dict of the unpruned classifier of `config` to a smaller model, on the CPU in
-    eval mode. Raises UserError if the architecture does not fit."""
+    """Cut the state dict of the unpruned classifier of `config` to a smaller model, on the device
+    of the weights in eval mode. Raises UserError if the architecture does not fit."""
     shape = shape_of(config)
     architecture.check(shape)
     left_out = ("model_type", "architectures", "per_layer_config", *FOREIGN)
@@ -88,13 +88,14 @@ def cut(
     pruned_config = PrunedBertConfig.from_dict(
         {**fields, "head_dim": shape.head_dim, "per_layer_config": sizes}
     )
-    with no_init_weights():  # drawn at random they take longer than all else, for nothing
+    # Weights drawn at random would take longer than all else, for nothing.
+    with no_init_weights(), next(iter(weights.values())).device:
         model = PrunedBertForSequenceClassification(pruned_config)
     state = dict(weights)
     for number, layer in enumerate(architecture.layers):
         if not layer.dropped:
             state |= _cut_layer(weights, f"bert.encoder.layer.{number}.", layer, shape.head_dim)
-    model.load_state_dict({name: state[name].detach().cpu() for name in model.state_dict()})
+    model.load_state_dict({name: state[name].detach() for name in model.state_dict()})
     model.train(False)
     return model
 
