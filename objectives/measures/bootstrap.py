@@ -1,7 +1,8 @@
 """How sure a metric is: an interval by the bootstrap over the rows of its split."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -17,6 +18,8 @@ FEWEST = 5
 _LEVEL = 0.95
 _AT_ONCE, _COLUMNS = 2**18, 2**23
 """Numbers held at once: of drawn rows, and of what the rows of several models add to their sums."""
+_KEPT = 2**23
+"""Numbers of draws that are kept for the next call: 32 MB."""
 
 Interval = tuple[float, float]
 """Lower and upper end."""
@@ -103,8 +106,18 @@ def resampled_together(
     return np.stack(values)
 
 
-def _drawn(rows: int) -> Iterator[NDArray[np.float32]]:
+def _drawn(rows: int) -> Iterable[NDArray[np.float32]]:
     """How often each sample has each row, (samples, rows), some samples at once."""
+    return _kept_draws(rows) if rows * RESAMPLES <= _KEPT else _draws(rows)
+
+
+@lru_cache(maxsize=2)
+def _kept_draws(rows: int) -> tuple[NDArray[np.float32], ...]:
+    """Draws for the selection and the held-out rows: each trial of a study asks for them."""
+    return tuple(_draws(rows))
+
+
+def _draws(rows: int) -> Iterator[NDArray[np.float32]]:
     generator, at_once = np.random.default_rng(0), max(1, _AT_ONCE // rows)
     for start in range(0, RESAMPLES, at_once):
         draws = [generator.integers(rows, size=rows) for _ in range(RESAMPLES)[start:][:at_once]]

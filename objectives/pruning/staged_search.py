@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from objectives.device import matmul_dtype, to_device
@@ -223,7 +224,8 @@ class _Run:
         curve = self.curves[slot]
         if failure := not_finite(slot, curve):
             return failure
-        if not all(weight.isfinite().all() for weight in model.parameters()):
+        # The host waits for the device once.
+        if not torch.stack([weight.isfinite().all() for weight in model.parameters()]).all():
             return SearchFailure(slot, "its weights are nan or infinite after the last stage")
         for weight in _embeddings(model).values():  # further training changes no other
             weight.data = weight.data.clone()
