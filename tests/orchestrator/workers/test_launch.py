@@ -9,11 +9,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import optuna
@@ -31,6 +31,7 @@ from objectives.measures import latency
 from objectives.measures.cost import CostName, Flops
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
+from objectives.search_method import Outcome
 from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.text.augmentation import Augmentation
 from objectives.training.stages import Stage
@@ -64,6 +65,34 @@ WriteStudy = Callable[..., Path]
 
 def states(folder: Path) -> list[str]:
     return [trial.state for trial in read_run(folder).trials]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Patient(Scripted):
+    """Goes on with the next student when `wait` says so."""
+
+    wait: ClassVar[Callable[[int], object]]
+
+    @classmethod
+    def search(cls, members: Sequence[Self], *args: Any, **kwargs: Any) -> Iterator[Outcome]:
+        for outcome in super().search(members, *args, **kwargs):
+            yield outcome
+            cls.wait(outcome.slot)
+
+
+def test_a_student_is_told_while_the_next_is_trained(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = []
+
+    def wait(slot: int) -> None:
+        wait_for("the trial before", lambda: states(tmp_path / "run")[slot] == "finished")
+        waited.append(slot)
+
+    monkeypatch.setattr(_Patient, "wait", wait, raising=False)
+    patient = replace(scripted(study, "result", "result"), method=_Patient())
+    assert len(run_study(patient, tmp_path / "run").finished) == 2
+    assert waited == [0, 1]
 
 
 def test_every_trial_leaves_a_model_that_scores_what_was_told(study: Study, tmp_path: Path) -> None:
