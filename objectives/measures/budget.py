@@ -1,5 +1,6 @@
 """The budget of a search: the hinge loss that steers into it, the cut that meets it."""
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -79,9 +80,10 @@ def discretise(
     # -inf is not, whatever the budget.
     lanes = _Lanes(scores, cost)
     low, high = (1 - tolerance) * target, (1 + tolerance) * target
-    # Steps above the threshold, if that already lies in the band [(1 - t) R, (1 + t) R].
+    # Steps above the threshold, if that already lies in the band [(1 - t) R, (1 + t) R]. Without a
+    # threshold, at infinity, there are none: a model with nothing in it may lie in the band, too.
     as_searched = lanes.forced + lanes.count(lanes.ranked[lanes.values > threshold])
-    if low <= lanes.cost_of(as_searched) <= high:
+    if threshold < math.inf and low <= lanes.cost_of(as_searched) <= high:
         return lanes.architecture(as_searched)
     # Else by score, each step that still fits below the target beside what is kept already.
     below = lanes.fill(lanes.forced, lanes.ranked, target)

@@ -29,8 +29,8 @@ minimised."""
 EVALUATION_BATCH = 64
 """Sequences in one forward pass on a CPU."""
 _ON_GPU = (256, 2**15)
-"""Sequences in one pass on a GPU at least, and tokens that such a pass may have beside. A host asks
-for a pass in the time in which an H200 computes some thousands of tokens."""
+"""A pass on a GPU has so many sequences, or more if they have no more than so many tokens together:
+a host asks for a pass in the time in which an H200 computes some thousands of tokens."""
 
 
 def sequences_a_pass(split: Split, device: str) -> int:

@@ -28,7 +28,7 @@ Prox = Literal["hard", "soft"]
 _STEPS = 600
 
 
-def left(norms: Tensor, threshold: Tensor) -> Tensor:
+def shrinkage(norms: Tensor, threshold: Tensor) -> Tensor:
     """The factor max(1 - t / |w_i|, 0) of each group: the minimiser of |x - w|^2 / 2 + t sum |x_i|
     is w times it (Yuan & Lin 2006). Of groups of one weight it is the soft threshold of L1."""
     return (1 - threshold / norms.clamp_min(torch.finfo(norms.dtype).tiny)).relu()
@@ -54,7 +54,7 @@ def descended(
         staying = torch.zeros_like(staying).index_fill_(0, order[:number], True)
         share = staying.to(norms)
         if prox == "soft" and number < len(staying):
-            share = share * left(norms, norms[order[number]])
+            share = share * shrinkage(norms, norms[order[number]])
         weight = weight * share.repeat_interleave(size)
     return weight, staying
 

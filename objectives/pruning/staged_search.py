@@ -1,6 +1,6 @@
 """A population on its way through the stages: search with masks, cut, distil what is left.
 
-How alpha learns is not known here: see `alpha.py`.
+How alpha learns is not known here: see `descending_alpha.py`.
 """
 
 import copy
@@ -295,7 +295,7 @@ class _Run:
     def _cut(
         self, architectures: Architectures, state_of: Callable[[int], dict[str, Tensor]]
     ) -> Models:
-        """Their embeddings, which are frozen, lie in the memory of the students'."""
+        """Cut each student to its architecture; the embeddings, which are frozen, stay shared."""
         config, device = self.problem.student.config, self.problem.device
         models = {}
         for slot, units in architectures.items():

@@ -65,7 +65,7 @@ def rounded_weights(
 ) -> dict[str, Tensor]:
     """Round weights of these layers (None: all) and of the pooler to the bits of the
     architectures."""
-    # Students in halves (see `bert.splitting`) are split alike.
+    # Students in halves (see `methods/binary_bert.py`) are split alike.
     if not any(architecture.has_bits for architecture in architectures):
         return weights
     computed = dict(weights)

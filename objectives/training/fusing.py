@@ -78,7 +78,7 @@ def take(
     slot: int,
     hidden: int,
 ) -> dict[str, Tensor]:
-    """Extract the state of one of the models that `fuse` stacked to `wide`, of widths `own`."""
+    """Extract the state of one of the models that `fuse` stacked to `wide`, cut to `widths`."""
     state = {
         name: _resized(name, weight[slot], wide, widths, hidden)
         for name, weight in weights.items()
@@ -116,7 +116,7 @@ def _resized(
     before, after = _axes(name, current, hidden), _axes(name, wanted, hidden)
     if before == after:
         return weight
-    # More rows than units: the halves of `bert.splitting`.
+    # More rows than units: the halves of `methods/binary_bert.py`.
     halves = weight.split(max(prod(before[0]), 1))
     if len(halves) > 1:
         return torch.cat([_resized(name, half, current, wanted, hidden) for half in halves])

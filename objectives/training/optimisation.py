@@ -20,15 +20,11 @@ _AVERAGES = ("exp_avg", "exp_avg_sq")
 """Averages of the gradients and of their squares, as AdamW calls them."""
 
 
-def weight_optimizer(
+def parameter_groups(
     weights: Mapping[str, Tensor], learning_rate: float | Tensor
-) -> torch.optim.AdamW:
-    """AdamW over the named weights; no decay on biases and layer norms (Devlin et al. 2019)."""
-    return torch.optim.AdamW(_groups(weights, learning_rate), lr=learning_rate, fused=True)
-
-
-def _groups(weights: Mapping[str, Tensor], learning_rate: float | Tensor) -> list[dict[str, Any]]:
-    """The weights that decay, and those that do not."""
+) -> list[dict[str, Any]]:
+    """Groups for AdamW: weights that decay, then biases and layer norms, which do not (Devlin et
+    al. 2019)."""
     groups: list[list[Tensor]] = [[], []]
     for name, weight in weights.items():
         norm = "layernorm" in name.lower().replace("_", "")  # DistilBERT's are "sa_layer_norm"
@@ -53,8 +49,8 @@ def per_student(values_K: Tensor, like: Tensor) -> Tensor:
 class PopulationOptimizer:
     """AdamW on weights with a trial axis, at a learning rate for each student."""
 
-    # Students of equal rates move as one. Else each moves by itself: the optimiser's parameters are
-    # slices of the weights, so that one pass over the memory moves them.
+    # If all rates are equal, all students move as one parameter. Else each is a parameter of its
+    # own, a slice of the weights, so that one pass over the memory moves them all.
 
     def __init__(
         self,
@@ -69,7 +65,7 @@ class PopulationOptimizer:
         student or for all, >= 0; `steps` the length of it all, `warmup` a share of it."""
         device = str(next(iter(weights.values())).device)
         self._weights = weights
-        peaks = list(dict.fromkeys(rates)) if len({*rates}) == 1 else list(rates)
+        peaks = rates[:1] if len({*rates}) == 1 else rates
         self._peaks = on_device(torch.tensor(peaks, dtype=torch.float64), device)
         # Numbers on the device, for a recorded step to read.
         self._rates = torch.zeros(len(peaks), device=device)
@@ -82,7 +78,7 @@ class PopulationOptimizer:
                 }
                 for k in range(len(peaks))
             ]
-        groups = map(_groups, self._parts, self._rates.unbind())
+        groups = map(parameter_groups, self._parts, self._rates.unbind())
         self._optimizer = torch.optim.AdamW(list(chain.from_iterable(groups)), fused=True)
         self._steps, self._kind, self._done = steps, schedule, 0
         self._warmup = int(warmup * steps)
@@ -134,9 +130,10 @@ class PopulationOptimizer:
 
     def move(self) -> None:
         """Make the step at this rate, which is work for the device alone."""
+        # torch refuses to record a step without this, and warns of a plain one with it.
+        recorded = is_recording()
         for group in self._optimizer.param_groups:
-            # torch refuses to record a step without this, and warns of a plain one with it.
-            group["capturable"] = is_recording()
+            group["capturable"] = recorded
         if len(self._parts) > 1:
             for name, weight in self._weights.items():
                 gradients = [None] * len(weight) if weight.grad is None else weight.grad.split(1)

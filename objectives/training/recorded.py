@@ -70,9 +70,10 @@ class Recordings:
         if recording is None:
             try:
                 recording = self._recordings[shapes] = self._record(function, inputs)
-            except RuntimeError as error:
+            except Exception as error:  # of a model that asks what a recording cannot know
                 if not out_of_memory(error):
-                    warnings.warn(f"steps are plain: {first_line(error)}", stacklevel=2)
+                    why = first_line(error)
+                    warnings.warn(f"steps go on without a recording: {why}", stacklevel=2)
                 # A recording holds its memory for good: what has none to spare goes on without.
                 self._undo()
                 self._recordings, self._stream = {}, None

@@ -43,8 +43,8 @@ class StageTraining:
         seed: int,
         temperatures: Sequence[float] = (),
     ):
-        """Train `slots` of a population at the peaks `rates`; before the cut there are no
-        architectures."""
+        """Prepare to train `slots` of a population at the peaks `rates`; before the cut there are
+        no architectures."""
         self.problem, self.population, self.stage = problem, population, stage
         self.slots = list(slots)
         self.batch_size, self.seed = batch_size, seed
@@ -204,8 +204,8 @@ def curve_points(stage: str, measured: Sequence[Mapping[str, Tensor]]) -> list[l
 
 
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
-    """Steps that see as many rows as `epochs` passes over the train split, rounded up; a few rows
-    less, as the last batch of a pass may not be full."""
+    """Steps of `epochs` passes over the train split, rounded up; they see fewer rows where the last
+    batch of a pass is not full."""
     steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
     return max(1, math.ceil(steps))
 

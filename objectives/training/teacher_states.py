@@ -26,7 +26,7 @@ from objectives.text.data import Batch, Split
 from objectives.training.population import Population, Trace
 
 _LIMIT = 4 * 2**30
-"""Bytes of a file at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
+"""Bytes of kept states at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
 
 
 def kept_logits(
@@ -119,7 +119,7 @@ class RunTeacher:
     dtype: torch.dtype
     """Type of its matmuls."""
     stored: "_KeptStates | None" = None
-    """Its states of train, once they are on disk."""
+    """Its states of train, once they are kept, in a file or on the GPU."""
 
     @cached_property
     def population(self) -> Population:

@@ -40,7 +40,7 @@ from objectives.measures.bootstrap import Interval, resampled_metrics
 from objectives.measures.evaluate import predictions_of
 from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
-from objectives.students.bert.adapters import as_bert
+from objectives.students.bert.adapters import ADAPTERS, as_bert
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import (
     SEVERAL,
@@ -408,7 +408,9 @@ def trained(
         steps = teacher.epochs * an_epoch
         weights, rates = dict(model.named_parameters()), [teacher.learning_rate]
         optimizer = PopulationOptimizer(weights, rates, steps, "linear", warmup=teacher.warmup)
-        recorded_steps = Recordings(device, optimizer.drop_gradients)
+        # Others may draw numbers on the host, to leave out layers, say: a recording repeats them.
+        records = model.config.model_type in ADAPTERS
+        recorded_steps = Recordings(device if records else "cpu", optimizer.drop_gradients)
 
         def made(inputs: Tensors) -> Tensors:
             with autocast(dtype, device):

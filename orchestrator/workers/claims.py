@@ -232,6 +232,13 @@ def retry_damaged(outer: optuna.Study, folder: RunFolder, note: Callable[[str], 
         note(f"trial {number} is damaged, its knobs are tried again: {'; '.join(lines)}")
 
 
+def remove_leftovers(outer: optuna.Study, folder: RunFolder) -> None:
+    """Remove files of trials whose worker was killed after it failed them."""
+    for trial in outer.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
+        if folder.trial(trial.number).exists():
+            remove_files(outer, folder, trial)
+
+
 def _retries(outer: optuna.Study, number: int) -> list[int]:
     """The trials for which the knobs of this one were enqueued again."""
     trials = outer.get_trials(deepcopy=False)

@@ -34,7 +34,7 @@ from orchestrator.study import PopulationSize, Study
 from orchestrator.teacher_study import tune_teacher
 from orchestrator.terminal import say
 from orchestrator.workers import opening
-from orchestrator.workers.claims import Claims, retry_damaged
+from orchestrator.workers.claims import Claims, remove_leftovers, retry_damaged
 from orchestrator.workers.heartbeat import Heartbeat, living
 from orchestrator.workers.limits import finished_trials
 from orchestrator.workers.progress import LaunchProgress
@@ -250,6 +250,7 @@ def opened(
         run = OpenRun(study, folder, outer, inputs, device)
         run.claims().fail_orphans(note)
         retry_damaged(outer, folder, note)
+        remove_leftovers(outer, folder)
         if finished_trials(outer) < study.trials:
             opening.ask_first(outer, study)  # a later launch may want others, or failed ones again
         set_artifact_store(outer, options.artifacts)

@@ -5,7 +5,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any, Literal
@@ -232,6 +232,8 @@ class Worker:
                 for outcome in type(methods[0]).search(
                     methods, self.bench.problem, seed=self.study.seed, progress=self.progress
                 ):
+                    if self.study.cost == "latency":
+                        wait(telling)  # nothing else runs while a model is timed
                     yield group[outcome.slot][0], *self._score(outcome)
             except (OSError, MaskfrontError):
                 raise
@@ -242,14 +244,14 @@ class Worker:
                 ended = "out of memory" if out_of_memory(error) else "raised"
 
         # A thread writes and tells one student while the next is trained and scored.
+        telling: list[Future[None]] = []
         with ThreadPoolExecutor(1) as teller:
-            telling: Future[None] | None = None
             for scored_outcome in scored():
-                if telling is not None:
-                    telling.result()  # what failed there is no fault of the trial's
-                telling = teller.submit(self._tell, *scored_outcome)
-            if telling is not None:
-                telling.result()
+                while telling:
+                    telling.pop().result()  # what failed there is no fault of the trial's
+                telling.append(teller.submit(self._tell, *scored_outcome))
+            while telling:
+                telling.pop().result()
         return reason, ended
 
     def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
@@ -270,7 +272,8 @@ class Worker:
             self._fail([number], outcome.reason)
             return
         result = tasks[""].result
-        for what, worth in {self.bench.metric: result.metric, **result.beside}.items():
+        worths = {self.bench.metric: result.metric, "objective": result.value(), **result.beside}
+        for what, worth in worths.items():
             if not math.isfinite(worth):
                 self._fail([number], f"its {what} is {worth}")
                 return
@@ -384,7 +387,7 @@ class Worker:
             self._ended(number, f"failed: {reason}", counts=False)
 
     def _ended(self, number: int, line: str, *, counts: bool) -> None:
-        del self.running[number]
+        self.running.pop(number, None)  # a second Ctrl-C may have failed it meanwhile
         if counts:
             self.counted += 1
             self.failed = []

@@ -20,7 +20,7 @@ from objectives.device import on_device
 from objectives.errors import NonNegativeFloat, UserError, check_ranges
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.pruning.reconstruction import left
+from objectives.pruning.reconstruction import shrinkage
 from objectives.pruning.staged_method import StagedMethod
 from objectives.pruning.staged_search import staged_search
 from objectives.search_method import Outcome
@@ -114,7 +114,7 @@ def shrunk(parts: Sequence[Tensor], threshold: Tensor, of: Of) -> Tensor:
     number, by_K111 = sum(part[0, 0].numel() for part in parts), threshold.view(-1, 1, 1, 1)
     if of == "units":
         norms = torch.stack([part.square().sum((2, 3), keepdim=True) for part in parts]).sum(0)
-        share = left(norms.sqrt(), by_K111 * number**0.5)
+        share = shrinkage(norms.sqrt(), by_K111 * number**0.5)
     for part in parts:
-        part.mul_(share if of == "units" else left(part.abs(), by_K111))
+        part.mul_(share if of == "units" else shrinkage(part.abs(), by_K111))
     return (torch.stack([part.square().sum((2, 3)) for part in parts]).sum(0) / number).sqrt()

@@ -449,3 +449,10 @@ def test_units_that_are_fixed_are_kept_or_closed_whatever_the_budget() -> None:
         found = discretised(scores, ratio * COST.full, 0.01)
         assert [layer.heads for layer in found.layers] == [(0,), (0,)]
     assert found.ffn_per_layer == (SPACES["ffn"],) * 2
+
+
+def test_without_a_threshold_the_budget_is_filled_although_nothing_lies_in_the_band() -> None:
+    cost = Params(SMALL, embeddings=5000, vocabulary=0)
+    scores = drawn_scores(("heads", "ffn"), 0)
+    found = discretise(scores, cost, target=cost.full, tolerance=0.3, threshold=torch.inf)
+    assert cost.exact(found) == cost.full

@@ -8,7 +8,7 @@ import torch
 from objectives.errors import UserError
 from objectives.methods.baselines.group_lasso import GroupLasso, Shrinking
 from objectives.problem import Problem
-from objectives.pruning.reconstruction import left
+from objectives.pruning.reconstruction import shrinkage
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.linears import AXES
@@ -31,7 +31,7 @@ def test_a_proximal_step_is_the_minimiser_by_brute_force(size: int) -> None:
     generator = torch.Generator().manual_seed(size)
     for threshold in (0.0, 0.5, 2.0, 10.0):
         w = torch.randn(size, generator=generator, dtype=torch.float64)
-        x = w * left(w.norm(), threshold)
+        x = w * shrinkage(w.norm(), threshold)
 
         def objective(point: torch.Tensor, w: torch.Tensor = w, t: float = threshold) -> float:
             return float((point - w).square().sum() / 2 + t * point.norm())
@@ -41,7 +41,7 @@ def test_a_proximal_step_is_the_minimiser_by_brute_force(size: int) -> None:
         for _ in range(20):
             beside = x + 0.01 * torch.randn(size, generator=generator, dtype=torch.float64)
             assert objective(x) <= objective(beside)
-    assert not torch.zeros(size).mul(left(torch.zeros(()), 0.0)).isnan().any()
+    assert not torch.zeros(size).mul(shrinkage(torch.zeros(()), 0.0)).isnan().any()
 
 
 def test_the_parts_of_a_unit_are_what_the_cut_removes(problem: Problem) -> None:

@@ -16,7 +16,7 @@ from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.text.data import Batch
-from objectives.training.optimisation import weight_optimizer
+from objectives.training.optimisation import parameter_groups
 from objectives.training.population import Population
 from tests.conftest import TINY
 from tests.objectives.hypothesis_strategies import architectures
@@ -59,7 +59,7 @@ def cut_models(
 
 def trained(population: Population, batch: Batch, steps: int) -> Population:
     """After some steps of AdamW, with its weight decay, from the labels."""
-    optimizer = weight_optimizer(population.weights, 1e-2)
+    optimizer = torch.optim.AdamW(parameter_groups(population.weights, 1e-2), fused=True)
     for _ in range(steps):
         logits = population.logits(batch)
         labels = batch.labels.expand(len(logits), -1)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.training.optimisation import PopulationOptimizer, linear_schedule, weight_optimizer
+from objectives.training.optimisation import PopulationOptimizer, linear_schedule, parameter_groups
 
 
 def test_biases_and_layer_norms_do_not_decay() -> None:
     names = ["encoder.weight", "encoder.bias", "output.LayerNorm.weight", "classifier.bias"]
     weights = {name: torch.ones(2, requires_grad=True) for name in names}
-    optimizer = weight_optimizer(weights, learning_rate=0.1)
+    optimizer = torch.optim.AdamW(parameter_groups(weights, 0.1))
     for weight in weights.values():
         weight.grad = torch.zeros(2)
     optimizer.step()
@@ -20,7 +20,7 @@ def test_biases_and_layer_norms_do_not_decay() -> None:
 
 
 def test_the_rate_warms_up_over_a_tenth_and_falls_to_nothing() -> None:
-    optimizer = weight_optimizer({"weight": torch.ones(1, requires_grad=True)}, learning_rate=2.0)
+    optimizer = torch.optim.AdamW([torch.ones(1, requires_grad=True)], lr=2.0)
     schedule = linear_schedule(optimizer, steps=20)
     rates = []
     for _ in range(21):

@@ -411,6 +411,21 @@ def test_a_trial_that_failed_leaves_no_weights(
     assert get_all_artifact_meta(shown, storage=view) == []
 
 
+def test_what_a_worker_left_that_was_killed_as_its_trial_failed_goes_at_the_next_launch(
+    study: Study, tmp_path: Path
+) -> None:
+    tried = scripted(study, "result", "result")
+    run_study(tried, tmp_path / "run", trials=1)
+    folder = RunFolder(tmp_path / "run")
+    outer = optuna.load_study(study_name="tiny", storage=open_storage(folder.storage))
+    outer.add_trial(optuna.trial.create_trial(state=TrialState.FAIL))
+    left = folder.trial(outer.trials[-1].number)
+    left.mkdir()
+    (left / "result.json").touch()
+    run_study(tried, tmp_path / "run", trials=2)
+    assert not left.exists()
+
+
 def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path) -> None:
     both = scripted(study, "result", "result")
     one = replace(both, first=both.first[:1], trials=1)

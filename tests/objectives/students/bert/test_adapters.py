@@ -39,7 +39,7 @@ from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.student import keep_layers, load_student
 from objectives.text.data import Split
 from objectives.text.task import ROLES, Examples, LabelledText, Task, tokenise
-from objectives.training.optimisation import weight_optimizer
+from objectives.training.optimisation import parameter_groups
 from objectives.training.population import Population
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher, load_teacher
@@ -266,7 +266,7 @@ def test_a_pretrained_checkpoint_is_fine_tuned_by_transformers_own_class(
 def test_no_layer_norm_of_any_kind_decays(checkpoint: str) -> None:
     model = pretrained.Checkpoint(checkpoint).load_classifier()
     weights = {n: w for n, w in model.named_parameters() if "relative_attention_bias" not in n}
-    decayed, plain = weight_optimizer(weights, 1.0).param_groups
+    decayed, plain = parameter_groups(weights, 1.0)
     assert decayed["weight_decay"] > plain["weight_decay"] == 0
     assert all(weight.ndim == 2 for weight in decayed["params"])
     assert all(weight.ndim == 1 for weight in plain["params"])
