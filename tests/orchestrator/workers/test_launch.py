@@ -418,7 +418,7 @@ def test_what_a_worker_left_that_was_killed_as_its_trial_failed_goes_at_the_next
     run_study(tried, tmp_path / "run", trials=1)
     folder = RunFolder(tmp_path / "run")
     outer = optuna.load_study(study_name="tiny", storage=open_storage(folder.storage))
-    outer.add_trial(optuna.trial.create_trial(state=TrialState.FAIL))
+    outer.add_trial(optuna.trial.create_trial(state=TrialState.FAIL, user_attrs=claims.OWN))
     left = folder.trial(outer.trials[-1].number)
     left.mkdir()
     (left / "result.json").touch()
