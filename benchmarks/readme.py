@@ -97,12 +97,12 @@ def figure(found: dict[str, Rival]) -> go.Figure:
             showlegend=False,
         )
     title = f"ms from text to label, one thread, log scale ({seeds_of(found)})"
-    ticks = [0.1, 0.2, 0.5, 1, 2, 5, 10]
+    ticks = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10]
     theme.lay_out(
         drawn,
         height=400,
         width=760,
-        xaxis=theme.x_axis(title, type="log", tickvals=ticks, range=[-1.15, 1.1]),
+        xaxis=theme.x_axis(title, type="log", tickvals=ticks, range=[-1.35, 1.1]),
         yaxis=theme.axis(
             "same answers, held out", tickformat=".0%", range=[0.87, 1.018], dtick=0.02
         ),

@@ -65,8 +65,8 @@ class _Characters(dict[int, str]):
 
 
 class WordReader:
-    """A dictionary from words to token ids, which a lower-casing BERT tokenizer fills: it reads
-    texts several times as fast. It steps aside wherever its ids could be others."""
+    """A dictionary from words to token ids, which a BERT tokenizer fills: it reads texts several
+    times as fast. It steps aside wherever its ids could be others."""
 
     def __init__(self, tokenizer: Tokenizer, longest: int):
         self.model, self.longest = tokenizer.model, longest
