@@ -49,7 +49,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.workers.loop import LaunchOptions, run_study
 from reports.page.picture import write_picture
-from studies._quickstart_data import minilm
+from studies._data import minilm
 
 
 @dataclass(frozen=True)

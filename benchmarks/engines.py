@@ -37,7 +37,7 @@ from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.pretrained import Checkpoint, Classifier
 from objectives.text.data import INPUTS, Split
 from objectives.workbench.workbench import Workbench
-from studies._quickstart_data import minilm
+from studies._data import minilm
 
 SHARES = (0.9, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
 """Shares of the heads and neurons that a model keeps, about."""

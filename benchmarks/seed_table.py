@@ -22,7 +22,7 @@ from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import Workbench, prepare
-from studies._quickstart_data import minilm
+from studies._data import minilm
 
 LAYERS = (0, 1, 3, 4)
 """Layers of MiniLM-L6: each reads there what the layer below it here learns to give."""

@@ -38,7 +38,7 @@ from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import prepare
 from reports.figures.theme import AXIS, BLUE, GREY, LAYOUT, VERMILLION
 from reports.page.picture import write_picture
-from studies._quickstart_data import minilm, tweets
+from studies._data import minilm, tweets
 
 METHOD = MaskSearch(
     precision="float32",

@@ -15,7 +15,7 @@ from objectives.progress import SilentProgress
 from objectives.session import Session
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.workbench import Workbench, prepare
-from studies._quickstart_data import minilm, tweets
+from studies._data import minilm, tweets
 
 RATE = 3e-4
 """Learning rate of a student that is trained alone."""

@@ -32,10 +32,10 @@ from objectives.session import Session
 from objectives.students.bert.exporting import save_model, save_tokenizer
 from objectives.training.stages import Loss
 from objectives.workbench.inputs import Inputs, read_inputs
-from objectives.workbench.tuning import FineTune, tune
+from objectives.workbench.teacher_trials import FineTune, tune
 from objectives.workbench.words import answers_of_words, worth_of_words
 from objectives.workbench.workbench import Workbench, prepare
-from studies._quickstart_data import minilm, tweets
+from studies._data import minilm, tweets
 
 PACKAGES, MOST, FEWEST = 50, 1200, 20
 """Of docstrings: packages, of all sizes, and rows of each at most and at least."""

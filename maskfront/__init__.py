@@ -81,9 +81,9 @@ if TYPE_CHECKING:  # the one list of the names: type checkers and `_listed` read
     from objectives.training.stages import Stage as Stage
     from objectives.workbench.fidelity import Fidelity as Fidelity
     from objectives.workbench.inputs import Beside as Beside
-    from objectives.workbench.lengths import AtLength as AtLength
-    from objectives.workbench.lengths import lengths as lengths
     from objectives.workbench.teacher import Teacher as Teacher
+    from objectives.workbench.teacher_trials import AtLength as AtLength
+    from objectives.workbench.teacher_trials import lengths as lengths
     from orchestrator.command.compressing import Compressed as Compressed
     from orchestrator.command.compressing import compress as compress
     from orchestrator.command.distilling import distil as distil

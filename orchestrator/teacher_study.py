@@ -17,7 +17,7 @@ from objectives.errors import UserError
 from objectives.session import Session
 from objectives.workbench.inputs import Inputs
 from objectives.workbench.teacher import Teacher
-from objectives.workbench.tuning import FineTune, tune
+from objectives.workbench.teacher_trials import FineTune, tune
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import knobs_of, storage_of
 from orchestrator.runs.records import DEFINITION, TEACHER_OF, TUNED

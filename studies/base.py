@@ -5,8 +5,7 @@ from dataclasses import replace
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from maskfront import CellSearch, ElasticSearch, Stage, Study, Teacher, launch
-from studies._mpnet import mpnet
-from studies._quickstart_data import minilm
+from studies._data import minilm, mpnet
 from studies.quickstart import study as quickstart
 
 elastic = Stage(name="elastic", epochs=3, learning_rate=1.5e-4, loss="prediction+hidden")

@@ -3,7 +3,7 @@
 from optuna.distributions import FloatDistribution
 
 from maskfront import ElasticSearch, Stage, Study, Task, Teacher, launch
-from studies._quickstart_data import minilm, tweets
+from studies._data import minilm, tweets
 
 elastic = Stage(name="elastic", epochs=8, learning_rate=6e-4, loss="prediction+hidden")
 near_the_training = {"flops_weight": 0.1, "grad_rescale": 2.0}

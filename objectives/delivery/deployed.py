@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from objectives.delivery.word_table import is_of_words, write_table
 from objectives.engines.names import Engine
 from objectives.engines.onnx_model import check_installed
 from objectives.engines.serving import onnx_file
 from objectives.errors import UserError
 from objectives.students.bert.pretrained import SEVERAL
+from objectives.students.cells.cell_classifier import CellForSequenceClassification
 
 if TYPE_CHECKING:
     from objectives.delivery.classify import Classifier  # needs onnxruntime
@@ -198,3 +199,36 @@ def text_to_label(
                 classifier(call, batch)
                 times[number, place, column] = 1000 * (time.process_time() - start)
     return np.asarray(np.median(times, axis=0))
+
+
+def is_of_words(model: PreTrainedModel) -> bool:
+    """Whether a model is a cell that pools its words, with nothing in between."""
+    return (
+        isinstance(model, CellForSequenceClassification)
+        and not model.graph.nodes
+        and model.join is None
+    )
+
+
+def write_table(model: Any, file: Path) -> None:
+    """Write a cell without operations for `classify.py`."""
+    first, *_ = model.types.weight
+    norm, pooler, classifier = model.LayerNorm, model.pooler, model.classifier
+    weights = {
+        **_rounded("words", model.words.weight + first),
+        **(_rounded("pairs", model.bigrams.weight) if model.bigrams else {}),
+        "segments": model.types.weight - first,
+        # The norm's own weights are those of the layer behind it.
+        "inner": (pooler.weight * norm.weight).T,
+        "inner_bias": pooler.bias + pooler.weight @ norm.bias,
+        "outer": classifier.weight.T,
+        "outer_bias": classifier.bias,
+    }
+    arrays: dict[str, Any] = {name: weight.numpy(force=True) for name, weight in weights.items()}
+    np.savez(file, pooling=model.config.pooling, epsilon=norm.eps, **arrays)
+
+
+def _rounded(name: str, rows: Tensor) -> dict[str, Tensor]:
+    """Rows (V, D) in int8, and a scale for each, (V, 1)."""
+    scales = rows.abs().amax(-1, keepdim=True).clamp_min(1e-12) / 127
+    return {name: (rows / scales).round().char(), f"{name}_scales": scales}

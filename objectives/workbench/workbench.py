@@ -34,8 +34,14 @@ from objectives.text.vocabulary import Vocabulary
 from objectives.training.population import EMBEDDINGS
 from objectives.workbench.answering import Answering
 from objectives.workbench.fidelity import FULL, Fidelity
-from objectives.workbench.inputs import JUDGING, Inputs, check_tokens
-from objectives.workbench.rows import features_of, notes_on_rows, rows_of_students
+from objectives.workbench.inputs import (
+    JUDGING,
+    Inputs,
+    check_tokens,
+    features_of,
+    notes_on_rows,
+    rows_of_students,
+)
 from objectives.workbench.scoring import Score, score_of, served_answers
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import answers_of_words, worth_of_words

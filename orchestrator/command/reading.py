@@ -31,7 +31,7 @@ app = typer.Typer()
 
 
 @app.command("lengths")
-@takes("objectives.workbench.lengths:lengths")
+@takes("objectives.workbench.teacher_trials:lengths")
 def _lengths(
     study: StudyPath,
     name: StudyName = "study",
@@ -42,7 +42,7 @@ def _lengths(
 ) -> None:
     """Show what a study's teacher is worth at several lengths of its texts; nothing is searched."""
     from objectives.device import quiet_libraries
-    from objectives.workbench.lengths import lengths
+    from objectives.workbench.teacher_trials import lengths
 
     quiet_libraries()
     read = load_study(study, name)

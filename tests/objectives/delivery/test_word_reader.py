@@ -186,7 +186,7 @@ def test_a_folder_where_ids_differ_does_not_use_the_reader(
 
 @pytest.mark.slow
 def test_ids_are_the_tokenizers_on_all_texts_of_the_demo() -> None:
-    from studies._quickstart_data import minilm, tweets
+    from studies._data import minilm, tweets
 
     try:
         tokenizer, batch = Tokenizer.from_file(f"{minilm()}/tokenizer.json"), tweets()["text"]

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification
 
-from objectives.delivery import word_table
-from objectives.delivery.deployed import deploy
+from objectives.delivery.deployed import deploy, is_of_words, write_table
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from tests.conftest import planted_rows
@@ -55,7 +54,7 @@ def test_logits_are_those_of_the_rounded_cell(
 ) -> None:
     model = cell(seed, pooling=pooling, bigrams=bigrams)
     file = tmp_path_factory.mktemp("table") / "model.npz"
-    word_table.write_table(model, file)
+    write_table(model, file)
     table = classify._WordTable(file)
     with torch.no_grad():
         rounded = torch.tensor(table.words)
@@ -74,11 +73,11 @@ def test_logits_are_those_of_the_rounded_cell(
 
 
 def test_other_models_have_no_table() -> None:
-    assert word_table.is_of_words(cell(bigrams=5))
-    assert not word_table.is_of_words(cell(operations=("conv3",)))
-    assert not word_table.is_of_words(cell(operations=("feed_forward",), recurrent=True))
+    assert is_of_words(cell(bigrams=5))
+    assert not is_of_words(cell(operations=("conv3",)))
+    assert not is_of_words(cell(operations=("feed_forward",), recurrent=True))
     tiny = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=60)
-    assert not word_table.is_of_words(BertForSequenceClassification(tiny))
+    assert not is_of_words(BertForSequenceClassification(tiny))
 
 
 @pytest.fixture(scope="module")

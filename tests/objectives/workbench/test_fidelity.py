@@ -13,8 +13,7 @@ from objectives.methods.mask_search import MaskSearch
 from objectives.session import Session
 from objectives.text.task import Task
 from objectives.workbench.fidelity import FULL, Fidelity
-from objectives.workbench.inputs import read_inputs
-from objectives.workbench.rows import share_of
+from objectives.workbench.inputs import read_inputs, share_of
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
 from tests.chaos.quick import Quick

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from objectives.text.task import ROLES, Examples, LabelledText
-from objectives.workbench.rows import odd_labels
+from objectives.workbench.inputs import odd_labels
 
 
 def labelled(names: Sequence[str], dtype: Any = np.int64, **roles: Sequence[float]) -> LabelledText:
