@@ -31,8 +31,14 @@ from orchestrator.runs.run_folder import BESIDE, RunFolder
 from orchestrator.runs.trial_files import ScoredOutcome, copy_trial, shown_files, write_trial
 from orchestrator.signals import check_interrupted
 from orchestrator.study import Study
-from orchestrator.workers.claims import ALREADY_ENDED, Claims, Retry, fail_trial, remove_files
-from orchestrator.workers.finished import Finished
+from orchestrator.workers.claims import (
+    ALREADY_ENDED,
+    Claims,
+    Finished,
+    Retry,
+    fail_trial,
+    remove_files,
+)
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
 from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError

@@ -12,8 +12,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizer
 
 from objectives.errors import UserError
-from objectives.text.augmentation import Sentence, find_options, open_masked_lm
-from objectives.text.word_vectors import WordVectors
+from objectives.text.augmentation import Sentence, WordVectors, find_options, open_masked_lm
 from tests.conftest import FILLERS, SPECIAL
 from tests.objectives.conformance import RecordingProgress, random_states
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from objectives.errors import UserError
-from objectives.text import word_vectors
-from objectives.text.word_vectors import WordVectors, read_glove
+from objectives.text import augmentation
+from objectives.text.augmentation import WordVectors, read_glove
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_a_file_is_words_and_their_numbers(file: Path) -> None:
 
 def test_only_the_first_rows_are_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("a 1\nb 2\nc broken\n")
-    monkeypatch.setattr(word_vectors, "_ROWS", 2)
+    monkeypatch.setattr(augmentation, "_ROWS", 2)
     assert read_glove(str(file)).words == ["a", "b"]
 
 
@@ -47,7 +47,7 @@ def test_a_fingerprint_is_that_of_words_and_numbers(file: Path) -> None:
 def test_the_nearest_words_are_those_of_the_largest_cosines(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_vectors, "_CHUNK", 4)
+    monkeypatch.setattr(augmentation, "_CHUNK", 4)
     generator = np.random.default_rng(0)
     words = [f"w{place}" for place in range(10)]
     vectors = generator.normal(size=(10, 5)) * generator.uniform(0.1, 10, size=(10, 1))
