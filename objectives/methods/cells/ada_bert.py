@@ -83,7 +83,7 @@ class AdaBert(CellChoice):
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by the largest weights; the student begins at the super-net's."""
-        net = self._super_net(problem, seed, progress)
+        net = self._super_net(problem, seed)
         settings = replace(ADABERT, learning_rate=self.grad_rescale)
         soft = SoftChoices(self.space.places, seed, settings)
         steps = steps_of(problem, self.search_epochs, self.batch_size)

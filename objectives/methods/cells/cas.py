@@ -98,7 +98,7 @@ class Cas(Enas):
 
     def _outcome(self, slot: int, problem: Problem, seed: int, progress: Progress) -> Outcome:
         tasks, learnt = (problem, *problem.beside), set[Tensor]()
-        nets = self._with_heads(self._super_net(problem, seed, progress), problem, seed, progress)
+        nets = self._with_heads(self._super_net(problem, seed), problem, seed)
         chosen: list[tuple[Mapping[str, Any], list[CurvePoint], float]] = []
         for net, task in zip(nets, tasks, strict=True):
             frozen = {id(w): w for w in net.parameters() if not w.requires_grad}  # not copied

@@ -58,16 +58,14 @@ class Enas(Aimed):
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by the controller, for the task and those beside it together."""
-        net = self._super_net(problem, seed, progress)
-        nets = self._with_heads(net, problem, seed, progress)
+        net = self._super_net(problem, seed)
+        nets = self._with_heads(net, problem, seed)
         choices, curve = self._drawn(nets, (problem, *problem.beside), seed, progress)
         return ChosenCell(net.genotype(choices), curve)
 
-    def _with_heads(
-        self, net: SuperNet, problem: Problem, seed: int, progress: Progress
-    ) -> list[SuperNet]:
+    def _with_heads(self, net: SuperNet, problem: Problem, seed: int) -> list[SuperNet]:
         """The super-net, and one for each task beside: a head of its own, all else is shared."""
-        nets = [net, *(self._super_net(task, seed, progress) for task in problem.beside)]
+        nets = [net, *(self._super_net(task, seed) for task in problem.beside)]
         for task_net in nets[1:]:
             task_net.share(net)
         return nets

@@ -185,7 +185,7 @@ class EvolvedTransformer(Aimed):
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by evolution; the super-net is not trained, candidates begin at its weights."""
-        net = self._super_net(problem, seed, progress)
+        net = self._super_net(problem, seed)
         settings = EvolutionSettings(
             population=self.population, sample=self.sample, dies="worst", mutation=self.mutation
         )

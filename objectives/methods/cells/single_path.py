@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from objectives.errors import PositiveInt
 from objectives.methods.cells.base.choosing import Aimed, ChosenCell, scored
-from objectives.methods.cells.base.shared_cells import SharedCells, SharedNet, shared_net
-from objectives.methods.cells.base.super_net import SuperNet
+from objectives.methods.cells.base.shared_cells import SharedCells, shared_net
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.evolution import Evolution, EvolutionSettings
@@ -70,15 +69,9 @@ class SinglePath(Aimed):
         """The training that all trials share; it does not depend on their learning rates."""
         return SharedCells(space=self.space, epochs=self.search_epochs, batch_size=self.batch_size)
 
-    def _super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
-        return self._shared_net(problem, seed, progress).net
-
-    def _shared_net(self, problem: Problem, seed: int, progress: Progress) -> SharedNet:
-        return shared_net(self.shared, self.base, problem, progress, seed=seed)
-
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose the best of the cells that the strategy proposes."""
-        net = self._super_net(problem, seed, progress)
+        net, curve = shared_net(self.shared, self.base, problem, progress, seed=seed)
         strategy = strategy_of(self.strategy, self.space.places, seed, self.candidates)
         rows = all_alpha(problem)
 
@@ -92,5 +85,4 @@ class SinglePath(Aimed):
 
         best = best_of(searched(), self.candidates, progress)
         student = net.extract(best) if self.inherit else None
-        curve = self._shared_net(problem, seed, progress).curve
         return ChosenCell(net.genotype(best), curve, student)

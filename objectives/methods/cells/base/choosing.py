@@ -151,9 +151,8 @@ class CellChoice(SearchMethod):
             stage=stage,
         )
 
-    def _super_net(self, problem: Problem, seed: int, progress: Progress) -> SuperNet:
-        """The super-net at the start of the search, by default a new one of this trial."""
-        # Raises FloatingPointError where it is trained already, and a loss was not finite.
+    def _super_net(self, problem: Problem, seed: int) -> SuperNet:
+        """A new super-net for the search of this trial."""
         assert self.space is not None
         return new_net(self.space, self.base, problem, seed)
 

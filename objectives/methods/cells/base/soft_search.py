@@ -176,7 +176,7 @@ class SoftSearch(Aimed):
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by the largest weights, after a search by gradient."""
-        net = self._super_net(problem, seed, progress)
+        net = self._super_net(problem, seed)
         settings = SoftSettings(together=self.together, learning_rate=self.grad_rescale)
         soft = SoftChoices(self.space.places, seed, settings)
         steps = steps_of(problem, self.search_epochs, self.batch_size)

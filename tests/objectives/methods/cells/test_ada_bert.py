@@ -65,7 +65,7 @@ def test_deeper_layers_know_more_of_the_answer(problem: Problem) -> None:
 
 
 def test_the_efficiency_loss_by_hand(problem: Problem) -> None:
-    net = QUICK._super_net(problem, 0, RecordingProgress())
+    net = QUICK._super_net(problem, 0)
     whole = {place: len(choices) for place, choices in QUICK.space.places.items()}
 
     def efficiency(cells: int, operation: int) -> float:

@@ -73,7 +73,7 @@ def test_the_seed_is_a_transformer(problem: Problem) -> None:
 
 def test_every_cell_of_the_space_is_a_model_that_costs_what_was_said(problem: Problem) -> None:
     method = replace(QUICK, most_cells=2)
-    net, random = method._super_net(problem, 0, RecordingProgress()), Random(0)
+    net, random = method._super_net(problem, 0), Random(0)
     for choices in [method.space.choices(TRANSFORMER), *map(method.space.drawn, [random] * 5)]:
         graph = method.space.graph(choices)
         read = {state for node in graph.nodes for state in node.inputs}
@@ -84,7 +84,7 @@ def test_every_cell_of_the_space_is_a_model_that_costs_what_was_said(problem: Pr
 
 
 def test_candidates_share_the_frozen_words_alone(problem: Problem) -> None:
-    net = QUICK._super_net(problem, 0, RecordingProgress())
+    net = QUICK._super_net(problem, 0)
     own = {weight.data_ptr(): weight for weight in net.parameters()}
     student = net.extract(QUICK.space.choices(TRANSFORMER))
     shared = [own[w.data_ptr()] for w in student.parameters() if w.data_ptr() in own]
@@ -154,9 +154,7 @@ def test_training_that_goes_on_is_training_at_once(problem: Problem) -> None:
     method = replace(STEPS, candidates=2, every=1)
     search_alone(method, problem)
     assert [len(one.losses) for one in Recorded.last.cells] == [8, 8]
-    student = method._super_net(problem, 3, RecordingProgress()).extract(
-        method.space.choices(TRANSFORMER)
-    )
+    student = method._super_net(problem, 3).extract(method.space.choices(TRANSFORMER))
     student.train()
     curve = train_cells(
         problem,
@@ -184,7 +182,7 @@ def test_hurdles_may_be_static(problem: Problem, script: list[float]) -> None:
 def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:
     method = replace(QUICK, candidates=8, target_ratio=1e-4, flops_weight=100.0)
     found = search_alone(method, problem)
-    net = method._super_net(problem, 3, RecordingProgress())
+    net = method._super_net(problem, 3)
     transformer = net.extract(method.space.choices(TRANSFORMER))
     flops = [measured_flops(model, problem.seq_len) for model in (found.model, transformer)]
     assert flops[0] < flops[1] / 2

@@ -7,7 +7,6 @@ import pytest
 
 from maskfront import Enas, Mas, Problem, SearchResult
 from objectives.methods.cells.base.choosing import scored
-from objectives.progress import SilentProgress
 from objectives.training.scoring import all_alpha
 from objectives.workbench.workbench import Workbench
 from tests.objectives.conformance import SearchMethodConformance, assert_same, search_alone
@@ -50,9 +49,9 @@ def test_one_task_alone_is_enas(alone: Problem) -> None:
 
 
 def test_a_reward_is_the_mean_over_the_tasks(problem: Problem) -> None:
-    tasks, progress = (problem, *problem.beside), SilentProgress()
-    net = QUICK._super_net(problem, 0, progress)
-    nets = QUICK._with_heads(net, problem, 0, progress)
+    tasks = (problem, *problem.beside)
+    net = QUICK._super_net(problem, 0)
+    nets = QUICK._with_heads(net, problem, 0)
     (place,) = QUICK.space.places
     cells = [{place: name} for name in ("conv3", "max3")]
     rows = [all_alpha(task) for task in tasks]
@@ -66,8 +65,8 @@ def test_a_reward_is_the_mean_over_the_tasks(problem: Problem) -> None:
 
 
 def test_all_but_the_heads_is_shared(problem: Problem) -> None:
-    net = QUICK._super_net(problem, 0, SilentProgress())
-    _, other = QUICK._with_heads(net, problem, 0, SilentProgress())
+    net = QUICK._super_net(problem, 0)
+    _, other = QUICK._with_heads(net, problem, 0)
     shared = {id(weight) for weight in net.parameters()}
     apart = {n.split(".")[1] for n, weight in other.named_parameters() if id(weight) not in shared}
     assert apart == {"LayerNorm", "pooler", "classifier"}

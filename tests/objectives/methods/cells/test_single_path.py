@@ -9,6 +9,7 @@ import pytest
 from maskfront import SinglePath
 from objectives.measures.measured import measured_flops
 from objectives.methods.cells.base.choosing import scored
+from objectives.methods.cells.base.shared_cells import shared_net
 from objectives.methods.cells.single_path import Searcher
 from objectives.problem import Problem
 from objectives.students.cells.genotype import Genotype
@@ -51,7 +52,7 @@ def test_enough_candidates_find_the_best_cell_of_the_super_net(
     method = replace(QUICK, strategy=strategy, candidates=60)
     own = fresh(problem, tmp_path)
     found = search_alone(method, own).architecture
-    net = method._super_net(own, 3, RecordingProgress())
+    net, _ = shared_net(method.shared, method.base, own, RecordingProgress(), seed=3)
     canonical = method.shared.canonical
     space = method.space
     every = [
@@ -81,7 +82,7 @@ def test_a_cell_may_begin_at_the_weights_of_the_super_net(problem: Problem, tmp_
 def test_flops_of_a_choice_are_those_of_its_model(problem: Problem, tmp_path: Path) -> None:
     own = fresh(problem, tmp_path)
     found = search_alone(QUICK, own)
-    net = QUICK._super_net(own, 3, RecordingProgress())
+    net, _ = shared_net(QUICK.shared, QUICK.base, own, RecordingProgress(), seed=3)
     assert isinstance(found.architecture, Genotype)
     weights = QUICK.space.one_hot(QUICK.space.choices(found.architecture.graph))
     assert net.expected_flops(weights, own.seq_len) == measured_flops(found.model, own.seq_len)
