@@ -258,7 +258,7 @@ class Classifier:
         # Texts of about one length share a batch, so that there is less padding to compute; which
         # share it must not depend on their order, as int8 rounds a batch by its largest number.
         by_length = sorted(
-            range(len(listed)), key=lambda row: (_characters(listed[row]), str(listed[row]))
+            range(len(listed)), key=lambda row: (len("".join(listed[row])), str(listed[row]))
         )
         answers: dict[int, Answer] = {}
         for start in range(0, len(listed), batch):
@@ -312,10 +312,6 @@ def _mended(text: str) -> str:
         return text
     # Half a character becomes U+FFFD: a tokenizer would refuse all texts of the batch.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _characters(text: str | tuple[str, str]) -> int:
-    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
 
 
 def _softmax(row: list[float], temperature: float = 1.0) -> list[float]:

@@ -54,6 +54,8 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     give torch's logits.
     """
     check_installed("onnx", "onnxscript", "onnxruntime")
+    import onnx
+
     asked, model = model, dense(model)
     longest = model.config.max_position_embeddings
     with _silent_exporter(), torch.no_grad():  # a loop with gradients fixes the batch
@@ -68,7 +70,11 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     assert program is not None
     _keep_norms_apart(program)
     program.save(file)
-    _forget_shapes(file)
+    # Without the shapes between the operations: readers of the file infer them, and onnxruntime's
+    # quantiser, which turns weights around, stumbles over those that they had.
+    graph = onnx.load(file)
+    del graph.graph.value_info[:]
+    onnx.save(graph, file)
     try:
         shapes = [(1, 2), (1, min(33, longest)), (5, min(128, longest))]
         difference = _check(model, file, shapes, _TOLERANCE)
@@ -76,16 +82,6 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     except UserError:
         file.unlink()
         raise
-
-
-def _forget_shapes(file: Path) -> None:
-    """Leave out what shapes lie between the operations: readers of the file infer them, and
-    onnxruntime's quantiser, which turns weights around, stumbles over those that they had."""
-    import onnx
-
-    model = onnx.load(file)
-    del model.graph.value_info[:]
-    onnx.save(model, file)
 
 
 def write_int8(file: Path, quantised: Path) -> None:

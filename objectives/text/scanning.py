@@ -99,7 +99,10 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
         hashes = _hashes([words[column].filter(complete).to_pylist() for column in task.columns])
         labels: Labels = np.full(complete.sum(), -1)
         if labelled:
-            values = [_stripped(read[name].filter(complete)) for name in task.label_columns]
+            values = [
+                [value.strip() if isinstance(value, str) else value for value in column.to_pylist()]
+                for column in (read[name].filter(complete) for name in task.label_columns)
+            ]
             if task.multi_label:
                 values = [[_labels_of(task, row) for row in zip(*values, strict=True)]]
             if task.regression:
@@ -165,11 +168,6 @@ def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
         return column
     one_blank = compute.replace_substring_regex(column, _NOT_ONE_BLANK, " ")
     return compute.utf8_trim(one_blank, characters=" ")
-
-
-def _stripped(column: pyarrow.ChunkedArray) -> list[Any]:
-    """Labels without blanks around."""
-    return [value.strip() if isinstance(value, str) else value for value in column.to_pylist()]
 
 
 def _missing(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:

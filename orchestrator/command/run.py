@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from html import escape
 from pathlib import Path
@@ -62,18 +61,18 @@ class Run(RunRecord):
         """
         import pandas as pd
 
-        anew = None if metric is None else other_values(self, metric)
-
+        judged = {} if metric is None else other_values(self, metric)
         front = {trial.number for trial in self.front}
         worth = ("metric", "heldout_metric", "divergence", "heldout_divergence", "train_divergence")
         columns = (*worth, "cost", "ratio", "flops", "params")
+        roles = {} if metric is None else {"metric": "select", "heldout_metric": "heldout"}
         rows = [
             {
                 "number": trial.number,
                 "state": trial.state,
                 **{name: trial.knobs.get(name) for name in self.space},
                 **{name: getattr(trial.result, name, None) for name in columns},
-                **({} if anew is None else _worth(anew.get(trial.number, {}))),
+                **{name: judged.get(trial.number, {}).get(r) for name, r in roles.items()},
                 "seconds": trial.seconds,
                 "feasible": trial.feasible,
                 "front": trial.number in front,
@@ -243,10 +242,6 @@ class Run(RunRecord):
             f"<table><caption>{escape(title)}</caption><thead>{line('th', columns)}</thead>"
             f"<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"
         )
-
-
-def _worth(by_role: Mapping[str, float]) -> dict[str, float | None]:
-    return {"metric": by_role.get("select"), "heldout_metric": by_role.get("heldout")}
 
 
 def load_run(folder: str | Path) -> Run:

@@ -128,10 +128,8 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
                 row=1,
                 col=column,
             )
-        values = [
-            trial.knobs[knob] for of_run in left for trial, _ in of_run if knob in trial.knobs
-        ]
-        axis = theme.x_axis(knob, **theme.knob_axis(spaces[knob], values))
+        drawn = [trial for of_run in left for trial, _ in of_run]
+        axis = theme.x_axis(knob, **theme.knob_axis(knob, spaces[knob], drawn))
         figure.update_xaxes(axis, row=1, col=column)
         figure.update_xaxes(title_text=theme.in_lines(knob, len(knobs)), row=1, col=column)
     figure.update_yaxes(**theme.AXIS, tickformat="+.2~%")

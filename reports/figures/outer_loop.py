@@ -173,13 +173,8 @@ def knob_panel(overlay: Overlay) -> Panel | None:
                     row=row,
                     col=column,
                 )
-        values = [
-            trial.knobs[knob]
-            for run in overlay.runs
-            for trial in run.finished
-            if knob in trial.knobs
-        ]
-        figure.update_xaxes(theme.AXIS | theme.knob_axis(distribution, values), col=column)
+        drawn = chain.from_iterable(run.finished for run in overlay.runs)
+        figure.update_xaxes(theme.AXIS | theme.knob_axis(knob, distribution, drawn), col=column)
         figure.update_xaxes(theme.x_axis(knob), row=2, col=column)
         figure.update_xaxes(title_text=theme.in_lines(knob, len(spaces)), row=2, col=column)
     figure.update_yaxes(theme.AXIS)

@@ -11,6 +11,8 @@ from typing import Any
 import plotly.graph_objects as go
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from orchestrator.runs.records import TrialRecord
+
 # Okabe and Ito, "Color Universal Design" (2008).
 BLUE = "#0072B2"
 GREEN = "#009E73"
@@ -142,12 +144,15 @@ def _shifted(place: int) -> int:
     return (place + place // len(RUN_COLOURS)) % len(RUN_COLOURS)
 
 
-def knob_axis(distribution: BaseDistribution | None, values: Iterable[Any]) -> dict[str, Any]:
+def knob_axis(
+    knob: str, distribution: BaseDistribution | None, trials: Iterable[TrialRecord]
+) -> dict[str, Any]:
     """The axis of a knob that is drawn from this distribution, for the values of trials."""
     if isinstance(distribution, CategoricalDistribution):
         return {"type": "category"}
     if getattr(distribution, "log", False):
-        low, *_, high = sorted([*values] * 2 or [1.0, 1.0])
+        values = [trial.knobs[knob] for trial in trials if knob in trial.knobs]
+        low, *_, high = sorted(values * 2 or [1.0, 1.0])
         ticks = [low, math.sqrt(low * high), high]  # no range: with shared axes Plotly forgets all
         return {"type": "log", "tickvals": ticks, "tickformat": ".2~g"}
     return {"nticks": 4}

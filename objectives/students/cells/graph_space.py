@@ -1,6 +1,6 @@
 """A set of cells that a strategy chooses from, place by place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -112,7 +112,13 @@ class GraphSpace:
         passed = Node(outputs, (IDENTITY,) * len(outputs), "mean")
         nodes: list[Node] = []
         given = [0] * self.inputs
-        for needed in self._needed((*cell.nodes, passed), cells):
+        edges = [
+            edge
+            for node in (*cell.nodes, passed)
+            for edge in zip(node.inputs, node.operations, strict=True)
+        ]
+        read = {state for state, name in edges if name != NONE}
+        for needed in needed_cells(self.inputs, read, [n == cells - 1 for n in range(cells)]):
             numbers = range(len(nodes) + 1, len(nodes) + 1 + len(cell.nodes))
             states = [*given[len(given) - self.inputs :], *numbers]
             for node in (*cell.nodes, passed):
@@ -122,19 +128,6 @@ class GraphSpace:
         if nodes and self.output == "unread" and outputs != (self.inputs - 1,):
             nodes.pop()  # what nobody reads is the output
         return Graph(tuple(nodes))
-
-    def _needed(self, nodes: Sequence[Node], cells: int) -> list[bool]:
-        """Whether the last cell is made of each of the cells; `nodes` are those of one."""
-        edges = [e for node in nodes for e in zip(node.inputs, node.operations, strict=True)]
-        read = {
-            state - self.inputs for state, name in edges if name != NONE and state < self.inputs
-        }
-        needed = [False] * (cells - 1) + [True] * (cells > 0)
-        for last in range(cells - 1, -1, -1):
-            for back in read if needed[last] else ():
-                if last + back >= 0:
-                    needed[last + back] = True
-        return needed
 
     def graph(self, choices: Mapping[str, Any]) -> Graph:
         """The model of some choices.
@@ -195,3 +188,14 @@ class GraphSpace:
             place: [float(choice == choices.get(place, all_[0])) for choice in all_]
             for place, all_ in self.all_places.items()
         }
+
+
+def needed_cells(inputs: int, read: Collection[int], last: Sequence[bool]) -> list[bool]:
+    """Whether each cell is part of a model that ends with one of the `last`; of the states that a
+    cell reads, `read`, the first are the outputs of as many cells before it."""
+    needed = [*last]
+    for cell in reversed(range(len(needed))):
+        for state in range(inputs) if needed[cell] else ():
+            if state in read and (back := cell + state - inputs) >= 0:
+                needed[back] = True
+    return needed

@@ -25,7 +25,7 @@ from objectives.students.cells.cell_classifier import (
 )
 from objectives.students.cells.genotype import Genotype, check_position_wise
 from objectives.students.cells.graph import IDENTITY, NONE
-from objectives.students.cells.graph_space import GraphSpace
+from objectives.students.cells.graph_space import GraphSpace, needed_cells
 from objectives.students.cells.recurrence import over_tokens
 
 # Weighted sums: the arithmetic of a super-net.
@@ -161,7 +161,10 @@ class SuperNet(nn.Module):
         )
         cell = self._cell(weights, every)
         depths = self._numbers(weights, "cells", every)
-        needed = self._needed(cell, [cells for cells, _ in depths])
+        read = {way.state for edges in cell.ways for edge in edges for way in edge}
+        read |= {state for state, _ in cell.counts}
+        last = [row + 1 in dict(depths) for row in range(self.space.cells[-1])]
+        needed = needed_cells(self.space.inputs, read, last)
         outputs = [hidden_BSD]
         for row in range(len(needed)):
             given = [outputs[max(0, row + 1 - back)] for back in range(self.space.inputs, 0, -1)]
@@ -243,18 +246,6 @@ class SuperNet(nn.Module):
             counts, total = [*counts, (first - 1, 1.0)], 1.0
         shares = [(state, number / total) for state, number in counts]
         return _Cell(ways, alive, combinations, [s for s in shares if every or value_of(s[1])])
-
-    def _needed(self, cell: _Cell, depths: Sequence[int]) -> list[bool]:
-        """Whether each cell is part of a model of some of these depths."""
-        read = {way.state for edges in cell.ways for edge in edges for way in edge}
-        read |= {state for state, _ in cell.counts}
-        needed = [row + 1 in depths for row in range(self.space.cells[-1])]
-        for row in reversed(range(len(needed))):
-            for state in range(self.space.inputs) if needed[row] else ():
-                back = row + state - self.space.inputs
-                if state in read and back >= 0:
-                    needed[back] = True
-        return needed
 
     def _numbers(self, weights: Weights, place: str, every: bool) -> list[tuple[Any, Number]]:
         """The choices of a place that are not 0, with their numbers."""
