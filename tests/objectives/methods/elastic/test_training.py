@@ -271,7 +271,8 @@ def test_the_whole_size_alone_is_plain_distillation(
     batch = next(problem.alpha.in_order(16, "cpu"))
     wanted = plain.population.logits(batch)
     assert not wanted.allclose(Population.of([problem.student]).logits(batch), atol=1e-2)
-    torch.testing.assert_close(training.population.logits(batch), wanted, atol=1e-3, rtol=0)
+    # Sums in another order: by seed they lie 0.001 to 0.004 apart, after moves of 0.02 to 0.1.
+    torch.testing.assert_close(training.population.logits(batch), wanted, atol=5e-3, rtol=0)
 
 
 @pytest.mark.parametrize(("schedule", "bits"), [("linear", (32, 4, 2)), ("constant", ())])
