@@ -16,20 +16,21 @@ from objectives.workbench.inputs import read_inputs
 from orchestrator.command.candidates import Candidates
 from orchestrator.command.cascading import FASTER
 from orchestrator.command.planning import RoleSizes
+from studies._data import minilm
 
 
 class Base(Rivals):
     """What do `compress`, its own cuts, MiniLM and cells keep of a model of BERT-base's size?
 
-    MPNet is fine-tuned on the task, and its answers teach. "compress" is one call by each gate;
-    "cuts" and "minilm" are the studies of studies/base.py, whose fronts are judged in float32 and
-    in int8; "checkpoint" is MiniLM fine-tuned on the labels. All that is made stays below `--cache`
-    and goes on from there.
+    MPNet is fine-tuned on the task, and its answers teach. "compress" is one call by each gate, and
+    "student" likewise with MiniLM as its student; "cuts" and "minilm" are the studies of
+    studies/base.py, whose fronts are judged in float32 and in int8; "checkpoint" is MiniLM
+    fine-tuned on the labels. All that is made stays below `--cache` and goes on from there.
     """
 
     name = "base"
     seeds = (0, 1, 2)
-    grid = {"part": ("compress", "checkpoint", "cuts", "minilm")}
+    grid = {"part": ("compress", "student", "checkpoint", "cuts", "minilm")}
     groups = ("task", "part", "rival")
 
     def prepare(self, key: Row) -> Unpruned:
@@ -48,8 +49,11 @@ class Base(Rivals):
         os.chdir(folder)
         unseen, texts = parts(unpruned.others, key["seed"])
         made = [*_both("MPNet", unpruned)]
-        if key["part"] == "compress":
-            made += compressed(unpruned, texts, self.asked.minutes, folder)
+        if key["part"] in ("compress", "student"):
+            scratch = folder / key["part"]
+            scratch.mkdir(exist_ok=True)
+            student = minilm() if key["part"] == "student" else None
+            made += compressed(unpruned, texts, self.asked.minutes, scratch, student)
         elif key["part"] == "checkpoint":
             made += _both("MiniLM", unpruned_of(self.asked, self.scratch / f"{key['seed']}"))
         else:

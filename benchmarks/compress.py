@@ -40,12 +40,12 @@ Labelled = Sequence[tuple[str, int]]
 
 
 def teacher_of(
-    name: str, glue: str | None, cache: Path, teacher: Teacher | None = None
+    name: str, glue: str | None, session: Session, teacher: Teacher | None = None
 ) -> tuple[Path, Model, Labelled, Labelled]:
     """Return the fine-tuned model, its folder, the rows that it learnt from, and all others."""
     task = task_of(name, glue)
     inputs = read_inputs(task, teacher or teacher_for(name))
-    split, session = inputs.split("train"), Session(cache=cache)
+    split = inputs.split("train")
     model = load_teacher(inputs.teacher, inputs.text, split, session=session)
     [checkpoint] = inputs.teacher.models
     folder = fine_tuned(inputs.teacher, checkpoint, inputs.text, split, Path, session=session)
@@ -112,7 +112,8 @@ def unpruned_of(
     asked: argparse.Namespace, folder: Path, teacher: Teacher | None = None
 ) -> Unpruned:
     """Fine-tune and deploy a teacher, by default MiniLM-L6."""
-    tuned, model, train, others = teacher_of(asked.task, asked.glue, asked.cache, teacher)
+    session = Session(cache=asked.cache, device=asked.device)
+    tuned, model, train, others = teacher_of(asked.task, asked.glue, session, teacher)
     teacher = teacher or teacher_for(asked.task)
     task, tokenizer = task_of(asked.task, asked.glue), Checkpoint(teacher.checkpoint).tokenizer
     seconds = {}

@@ -269,7 +269,7 @@ def engines(unpruned: Unpruned, folder: Path) -> Iterator[tuple[str, Rival]]:
 
 
 def compressed(
-    unpruned: Unpruned, texts: Labelled, minutes: float, folder: Path
+    unpruned: Unpruned, texts: Labelled, minutes: float, folder: Path, student: str | None = None
 ) -> Iterator[tuple[str, Rival]]:
     """Make what `compress` makes of these texts, by each gate."""
     names = list(unpruned.model.config.id2label.values())
@@ -278,6 +278,7 @@ def compressed(
         done = compress(
             *(unpruned.folder / "model", folder / "texts.csv"),
             out=folder / gate,
+            student=student,
             minutes=minutes,
             max_length=unpruned.task.max_length,
             take_nearest=True,

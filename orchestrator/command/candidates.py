@@ -20,6 +20,7 @@ from objectives.delivery.exported import load_model
 from objectives.delivery.reference import write_reference
 from objectives.delivery.timings import Bench, with_comparisons
 from objectives.engines.names import BITS, Engine
+from objectives.measures.measured import measured_flops
 from objectives.metric import Logits
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.quantising import rounds_inputs
@@ -55,6 +56,9 @@ class Candidates:
     say: Say
     rounded: set[int | None] = field(default_factory=set, init=False)
     """Trials whose inputs have few bits in torch and are float32 here: their answers differ."""
+    flops: dict[int | None, int] = field(default_factory=dict, init=False)
+    """FLOPs of the unpruned model: a run whose students begin with another checkpoint has that
+    one's."""
 
     def folder(self, number: int | None, engine: str) -> Path:
         """Where `add` has written a model."""
@@ -65,6 +69,8 @@ class Candidates:
         files, task = self.scratch / str(number), self.inputs.task
         length, cut = task.max_length, task.truncation
         texts = deployed.texts_of(self.inputs, "select")
+        if number is None:
+            self.flops[None] = measured_flops(model, self.inputs.seq_len)
         if rounds_inputs(model):
             self.rounded.add(number)
         for engine in self.engines:
@@ -144,7 +150,7 @@ class Candidates:
         }
         flops_of_trial = {trial.number: trial.result.flops for trial in run.finished}
         flops = {names[number]: flops_of_trial[number] for number in numbers if number is not None}
-        flops[UNPRUNED] = run.unpruned.flops_full
+        flops[UNPRUNED] = self.flops[None]
         length = round(self.inputs.split("select").lengths[:_TIMED].mean())
         timings = [
             timing

@@ -25,6 +25,7 @@ from objectives.combining.gate import (
     needed_rows,
 )
 from objectives.combining.members import GateRows, Member
+from objectives.device import choose_device
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few, spelled
 from objectives.metric import OF_CLASSES, Metric
@@ -146,6 +147,7 @@ def compress(
     data: str | Path | Rows,
     *,
     out: str | Path,
+    student: str | Path | None = None,
     text: str = "text",
     label: str = "label",
     metric: Metric = "accuracy",
@@ -175,7 +177,9 @@ def compress(
         out: the folder to make; it must not hold anything but what the same call has written. All
             that was tried lies in runs/NAME-KEY, NAME being the folder's, with "-" for signs that
             no study's name has. The key says what decides the trials: the same call goes on there,
-            and one with other texts, model or `max_length` has its own run.
+            and one with other texts, models or `max_length` has its own run.
+        student: a smaller BERT, folder or hub name, such as a MiniLM: it learns the answers in
+            place of cuts, and cells begin with its word embeddings. It may read other tokens.
         text: the column of the text, in a table.
         label: the column of the labels, which `min_metric_kept` reads.
         metric: what `min_metric_kept` counts: accuracy, macro_f1, mcc, or f1 of class 1 of two.
@@ -221,7 +225,10 @@ def compress(
     judge = gate.judge(label)
     form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
     columns = {"text": text, **form}
-    study, texts, speed, fewer = _study(model, data, columns, judge, out, max_length, total, say)
+    small = None if student is None else str(student)
+    study, texts, speed, fewer = _study(
+        model, small, data, columns, judge, out, max_length, total, say
+    )
     inputs, definition = read_study(study, "auto")
     _check_reach(study, inputs, texts, gate, take_nearest)
     # The key: no two runs of a name differ in what decides results.
@@ -236,14 +243,15 @@ def compress(
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         began_writing = left()
-        candidates.add(None, ready(Checkpoint(model), inputs.text, "cpu"), inputs.tokenizer)
+        original = Checkpoint(model)
+        candidates.add(None, ready(original, inputs.text, "cpu"), original.tokenizer)
         reserve = max(0.1 * total, _SERVED * (began_writing - left()))
         reserve = min(reserve, 0.5 * total)
 
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
             return _tried(study, knobs, left() - reserve, command, console, say)
 
-        run = tried(planning.at_once(texts))
+        run = tried(planning.at_once(texts, bool(small)))
         _check_worth(study, inputs, run)
         for _ in range(planning.ROUNDS):
             more = planning.afterwards(run, texts, left() - reserve, speed)
@@ -350,6 +358,7 @@ def _check_worth(study: Study, inputs: Inputs, run: Run) -> None:
 
 def _study(
     model: str,
+    student: str | None,
     data: str | Path | Rows,
     columns: Mapping[str, Any],
     judge: Mapping[str, Any],
@@ -357,9 +366,9 @@ def _study(
     max_length: int,
     seconds: float,
     say: Say,
-) -> tuple[Study, int, float, list[str]]:
-    """The study without trials, the texts that it uses, the seconds that the model needs to answer
-    one, and a line that says why not all are used, if so. `judge`: label and metric of a gate that
+) -> tuple[Study, int, planning.AnswerTimes, list[str]]:
+    """The study without trials, the texts that it uses, how fast the models answer, and a line that
+    says why not all are used, if so. `judge`: label and metric of a gate that
     reads labels, else none."""
     source = Path(data).name if isinstance(data, str | Path) else "the rows"
     settings: dict[str, Any] = {"name": source, "metric": "agreement", "max_length": max_length}
@@ -376,12 +385,20 @@ def _study(
             f"'{source}' has {counts.texts} different texts{labelled}; compress needs {_FEWEST} or "
             "more"
         )
-    check_lengths(Checkpoint(model), max_length)
-    speed = planning.seconds_of_an_answer(model, counts.some, max_length)
-    texts = planning.affordable(counts.texts, _ANSWERING * seconds / speed)
+    checkpoints = [checkpoint for checkpoint in (model, student) if checkpoint]
+    for checkpoint in checkpoints:
+        check_lengths(Checkpoint(checkpoint), max_length)
+    device = choose_device("auto")  # that trains
+    speed = planning.AnswerTimes(
+        *(
+            planning.seconds_of_an_answer(checkpoint, counts.some, max_length, device)
+            for checkpoint in checkpoints
+        )
+    )
+    texts = planning.affordable(counts.texts, _ANSWERING * seconds / speed.teacher)
     fewer = []
     if texts < counts.texts:
-        answered = f"your model answers about {1 / speed:,.0f} a second here"
+        answered = f"your model answers about {1 / speed.teacher:,.0f} a second here"
         fewer.append(
             f"{texts:,} of the {counts.texts:,} texts are used: {answered}, more in more minutes"
         )
@@ -392,10 +409,11 @@ def _study(
         name=name,
         task=task,
         teacher=Teacher(checkpoint=model),
-        method=planning.METHODS,
-        space=planning.SPACE,
+        method=planning.METHODS_OF_STUDENT if student else planning.METHODS,
+        space=planning.SPACE_OF_STUDENT if student else planning.SPACE,
+        student=student,
         objective="divergence",
-        first=({**planning.at_once(0)[0]},),
+        first=(planning.at_once(texts, bool(student))[0],),
         trials=1,
         sampler=None,
     )

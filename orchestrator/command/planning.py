@@ -31,11 +31,19 @@ _SOLVED_ON = 256  # rows that the weights of a cut model are solved on
 METHODS: Mapping[str, SearchMethod] = {
     "cut": CrossDistillation(rows=_SOLVED_ON),
     "cells": CellSearch(width=128, operations=("conv5", "none")),
+    # Layers that are a quarter as wide answer more like the model than a quarter of its layers.
     "distilled": FisherSearch(
         tolerance=0.01,
         stages=(Stage(name="recover", epochs=1, learning_rate=6e-4, loss="prediction+hidden"),),
     ),
 }
+METHODS_OF_STUDENT: Mapping[str, SearchMethod] = {
+    "cells": METHODS["cells"],
+    "distilled": FisherSearch(
+        stages=(Stage(name="recover", epochs=1, learning_rate=3e-4, loss="prediction"),),
+    ),
+}
+"""Methods where a checkpoint is named that learns the answers: whole, in place of cuts."""
 _EPOCHS = FloatDistribution(1e-3, 1e6, log=True)
 SPACE: Mapping[str, BaseDistribution] = {
     "cut.target_ratio": FloatDistribution(0.05, 1),
@@ -45,6 +53,10 @@ SPACE: Mapping[str, BaseDistribution] = {
     "cells.noised": IntDistribution(0, 3),
     "distilled.target_ratio": FloatDistribution(0.05, 1),
     "distilled.stages.recover.epochs": _EPOCHS,
+}
+# Copies of texts are made of the tokens of the student, which the model may not read.
+SPACE_OF_STUDENT = {name: drawn for name, drawn in SPACE.items() if not name.startswith("cut.")} | {
+    "cells.noised": IntDistribution(0, 0)
 }
 
 _ROUNDS = 8  # times at most that the unpruned model is timed; the first one warms it up
@@ -64,6 +76,15 @@ _WORDS, _SECOND_BLOCK = 0.4, 1.5
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
 ROUNDS = 4
 """Plans at most: each knows better than the one before how long things take here."""
+
+
+@dataclass(frozen=True)
+class AnswerTimes:
+    """Seconds that models need to answer one text, in batches on the device that trains."""
+
+    teacher: float
+    student: float | None = None
+    """Of a checkpoint that learns the answers, if one is named."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +112,9 @@ class RoleSizes:
         return vouching(self.select)
 
 
-def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:
-    """Time one text of the unpruned model in batches on all cores, at its fastest. Raises UserError
-    for a model that is no classifier."""
+def seconds_of_an_answer(model: str, some: Examples, max_length: int, device: str) -> float:
+    """Time one text of the unpruned model in batches on the device, at its fastest. Raises
+    UserError for a model that is no classifier."""
     checkpoint = Checkpoint(model)
     checkpoint.bert_config()  # refuses what cannot be cut
     checkpoint.check_classifier()
@@ -104,7 +125,7 @@ def seconds_of_an_answer(model: str, some: Examples, max_length: int) -> float:
     taken: list[float] = []
     while len(taken) < 2 or (len(taken) < _ROUNDS and sum(taken) < _TIMING):
         began = time.monotonic()
-        predict(classifier, split, "cpu")
+        predict(classifier, split, device)
         taken.append(time.monotonic() - began)
     return min(taken) / len(split)
 
@@ -127,17 +148,20 @@ def more_texts(reached: float, share: float, texts: int) -> int | None:
     return None
 
 
-def at_once(texts: int) -> list[Knobs]:
+def at_once(texts: int, student: bool = False) -> list[Knobs]:
     """Cuts without training; and where there are enough texts for cells one that is hardly trained,
-    which tells how fast this machine is."""
+    which tells how fast this machine is. Of few texts a `student` that is named learns at once."""
+    train = RoleSizes.of(texts).train
     if texts < _ENOUGH:
+        if student:
+            return [_distilled(1.0, _FEWEST_OF_CUT, train)]
         return [_cut(ratio) for ratio in (0.8, 0.65, 0.5)]
-    return [_cell(1, _TRIED, RoleSizes.of(texts).train), _cut(0.65)]
+    return [_cell(1, _TRIED, train), *([] if student else [_cut(0.65)])]
 
 
-def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> list[Knobs]:
+def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -> list[Knobs]:
     """Plan further trials, the most valuable first, for this many seconds, after those of
-    `at_once`. `teacher`: seconds of the unpruned model for one text."""
+    `at_once`."""
     train = RoleSizes.of(texts).train
     step = _seconds_of_a_step(run, train)
     if step is None:
@@ -147,29 +171,30 @@ def afterwards(run: RunRecord, texts: int, seconds: float, teacher: float) -> li
     if steps < _FEWEST:
         return []
     # Its own pass and the one back, and the teacher's over all rows, which is kept.
-    of_cut, of_teacher = _BATCH * teacher * 4 * _DISTILLED, 1.5 * teacher * train
+    ratio, of_cut, of_teacher = (
+        (_DISTILLED, _BATCH * speed.teacher * 4 * _DISTILLED, 1.5 * speed.teacher * train)
+        if speed.student is None
+        else (1.0, _BATCH * speed.student * 4, 0.0)
+    )
     answered = any(trial.knobs.get("cells.noised") for trial in run.finished)  # once for a run
-    of_words, of_noised = _WORDS * steps * step, (not answered) * _NOISED * train * teacher
+    copies = _NOISED if speed.student is None else 0
+    of_words, of_noised = _WORDS * steps * step, (not answered) * copies * train * speed.teacher
     of_cells = steps * step + of_words
     of_distilled = int(min(_WHOLE / 2, (seconds - of_cells - of_teacher) / of_cut))
-    plain, noised = (_cell(1, steps, train, copies) for copies in (0, _NOISED))
+    plain, noised = _cell(1, steps, train), _cell(1, steps, train, copies)
     wanted = [(plain, steps * step), (_cell(0, steps, train), of_words)]
     if of_distilled >= _FEWEST_OF_CUT:
-        distilled = {
-            METHOD: "distilled",
-            "distilled.target_ratio": _DISTILLED,
-            "distilled.stages.recover.epochs": of_distilled * _BATCH / train,
-        }
+        distilled = _distilled(ratio, of_distilled, train)
         wanted.append((distilled, of_distilled * of_cut + of_teacher))
     wanted.append((noised, steps * step + of_noised))
-    wanted.append((_cell(0, steps, train, _NOISED), of_words + of_noised))
+    wanted.append((_cell(0, steps, train, copies), of_words + of_noised))
     if (alone := _had(run, plain)) and (more := _had(run, noised)):
         pays = more.result.worth > alone.result.worth
-        second = _cell(2, steps, train, _NOISED * pays)
+        second = _cell(2, steps, train, copies * pays)
         wanted.append((second, _SECOND_BLOCK * steps * step))
     plan: list[Knobs] = []
     for knobs, takes in wanted:
-        if takes <= seconds and not _had(run, knobs):
+        if takes <= seconds and knobs not in plan and not _had(run, knobs):
             plan.append(knobs)
             seconds -= takes
     return plan
@@ -203,6 +228,14 @@ def _cell(blocks: int, steps: int, train: int, noised: int = 0) -> Knobs:
         "cells.operations[1]": "conv5" if blocks == 2 else "none",
         "cells.noised": noised,
         "cells.epochs": steps * _BATCH / (train * (1 + noised)),
+    }
+
+
+def _distilled(ratio: float, steps: int, train: int) -> Knobs:
+    return {
+        METHOD: "distilled",
+        "distilled.target_ratio": ratio,
+        "distilled.stages.recover.epochs": steps * _BATCH / train,
     }
 
 

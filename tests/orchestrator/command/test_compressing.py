@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, pipeline
 
 from objectives.combining.members import CascadeStage, GateRows, Member
 from objectives.delivery.checking import check
+from objectives.delivery.classify import Classifier
 from objectives.errors import MaskfrontError, UserError
 from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
@@ -72,7 +73,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(planning, "at_once", lambda _: [planning._cut(0.5)])
+    monkeypatch.setattr(planning, "at_once", lambda *_: [planning._cut(0.5)])
     asked = f"compress {teacher} --data {texts} --max-length 24 --out small --take-nearest"
     with pytest.raises(SystemExit) as ended:
         main(asked.split())
@@ -156,7 +157,7 @@ def test_a_model_and_a_table_in_memory_give_the_run_of_their_files(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(planning, "at_once", lambda _: [planning._cut(0.5)])
+    monkeypatch.setattr(planning, "at_once", lambda *_: [planning._cut(0.5)])
     model = AutoModelForSequenceClassification.from_pretrained(teacher)
     table = planted_rows().to_pandas().iloc[:120]
     gate = {"metric": "macro_f1", "min_metric_kept": 0.5, "take_nearest": True, "max_length": 24}
@@ -178,6 +179,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
     table.write_text("text,label\n" + "".join(lines))
     study, texts, *_ = compressing._study(
         str(teacher),
+        None,
         table,
         {"text": "text"},
         {"label": "label", "metric": "accuracy"},
@@ -255,7 +257,7 @@ def test_a_model_that_is_no_better_than_one_answer_is_refused(
     """Labels that mean other outputs; with them as they are it goes on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Candidates, "add", lambda *_: None)
-    monkeypatch.setattr(planning, "at_once", lambda _: [planning._cut(0.5)])
+    monkeypatch.setattr(planning, "at_once", lambda *_: [planning._cut(0.5)])
     monkeypatch.setattr(planning, "afterwards", lambda *_: pytest.fail("it goes on"))
     rows = planted_rows().to_dict()
     names = sorted(set(rows["label"]))
@@ -376,7 +378,9 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     begun = finished(tried, seconds=20)  # a tenth of a second a step
 
     def plan(seconds: float, *had: Any) -> list[tuple[str, int, float]]:
-        found = planning.afterwards(run_of(begun, *had), texts, seconds, teacher=0.002)
+        found = planning.afterwards(
+            run_of(begun, *had), texts, seconds, planning.AnswerTimes(0.002)
+        )
         return [
             (
                 "words" if one.get("cells.operations[0]") == "none" else str(one["method"]),
@@ -397,7 +401,7 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     def advised(*had: Any) -> str:
         return " ".join(planning.advice(run_of(begun, *had), texts))
 
-    first = planning.afterwards(run_of(begun), texts, 5000, 0.002)
+    first = planning.afterwards(run_of(begun), texts, 5000, planning.AnswerTimes(0.002))
     had = [finished(one, 400) for one in first]
     assert "with more minutes" in advised()
     assert advised(*had) == ""
@@ -406,10 +410,61 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     assert plan(5000, *had) == [cell], "two blocks learn as one block does best"
     had[3] = finished(first[3], 400, worth=1.0)
     assert plan(5000, *had) == [noised]
-    [last] = planning.afterwards(run_of(begun, *had), texts, 5000, 0.002)
+    [last] = planning.afterwards(run_of(begun, *had), texts, 5000, planning.AnswerTimes(0.002))
     assert last["cells.operations[1]"] == "conv5"
     assert plan(5000, *had, finished(last, 600)) == [], "what was done is not done again"
     assert "with 1,000 texts or more" in " ".join(planning.advice(run_of(begun), 200))
+
+
+def test_a_student_that_is_named_is_trained_whole_in_place_of_cuts() -> None:
+    texts = 10_000
+    [tried] = planning.at_once(texts, True)
+    assert tried["method"] == "cells"
+    begun, speed = finished(tried, seconds=20), planning.AnswerTimes(teacher=0.1, student=0.001)
+    plan = planning.afterwards(run_of(begun), texts, 1000, speed)
+    [distilled] = [knobs for knobs in plan if knobs["method"] == "distilled"]
+    assert distilled["distilled.target_ratio"] == 1
+    steps = distilled["distilled.stages.recover.epochs"] * planning.RoleSizes.of(texts).train / 32
+    assert steps == pytest.approx(1875, abs=2), "240 s, though the model would take 900 for a pass"
+    [few] = planning.at_once(200, True)
+    assert few["method"] == "distilled"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slow_teacher")
+@pytest.mark.parametrize("texts", [60, 300])
+def test_a_smaller_checkpoint_of_other_tokens_learns_the_answers(
+    teacher: Path,
+    tiny_masked_lm: str,
+    texts: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(planning, "_ENOUGH", 300)
+    monkeypatch.setattr(planning, "_TRIED", 5)
+    monkeypatch.setattr(planning, "_FEWEST", 10)
+    monkeypatch.setattr(planning, "_FEWEST_OF_CUT", 20)
+    monkeypatch.setattr(planning, "_WHOLE", 40)
+    rows = planted_rows()["text"][:texts]
+    made = compress(
+        teacher,
+        rows,
+        out="small",
+        student=tiny_masked_lm,
+        max_length=24,
+        minutes=3,
+        take_nearest=True,
+    )
+    kinds = {trial.knobs["method"] for trial in made.run.finished}
+    assert kinds == ({"distilled"} if texts == 60 else {"cells", "distilled"})
+    asked = planted_rows()["text"][-40:]
+    before = pipeline("text-classification", str(teacher))(asked)
+    answers = zip(Classifier(tmp_path / "small")(asked), before, strict=True)
+    alike = np.mean([now.label == was["label"] for now, was in answers])
+    if texts == 300:  # of 60 it learns nothing in 20 steps
+        assert made.deployed.heldout_agreement > 0.9
+        assert alike > 0.9, "each model reads its own tokens"
 
 
 def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], GateRows]:
