@@ -166,37 +166,43 @@ def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -
     step = _seconds_of_a_step(run, train)
     if step is None:
         return []
-    seconds *= _PLANNED
-    steps = int(min(_WHOLE, seconds / step))
+    left = _PLANNED * seconds
+    steps = int(min(_WHOLE, left / step))
     if steps < _FEWEST:
         return []
+    of_cell, of_words = steps * step, _WORDS * steps * step
+    plan: list[Knobs] = []
+
+    def want(knobs: Knobs, takes: float) -> None:
+        nonlocal left
+        if takes <= left and knobs not in plan and not _had(run, knobs):
+            plan.append(knobs)
+            left -= takes
+
+    plain = _cell(1, steps, train)
+    want(plain, of_cell)
+    want(_cell(0, steps, train), of_words)
     # Its own pass and the one back, and the teacher's over all rows, which is kept.
     ratio, of_cut, of_teacher = (
         (_DISTILLED, _BATCH * speed.teacher * 4 * _DISTILLED, 1.5 * speed.teacher * train)
         if speed.student is None
         else (1.0, _BATCH * speed.student * 4, 0.0)
     )
-    answered = any(trial.knobs.get("cells.noised") for trial in run.finished)  # once for a run
-    copies = _NOISED if speed.student is None else 0
-    of_words, of_noised = _WORDS * steps * step, (not answered) * copies * train * speed.teacher
-    of_cells = steps * step + of_words
-    of_distilled = int(min(_WHOLE / 2, (seconds - of_cells - of_teacher) / of_cut))
-    plain, noised = _cell(1, steps, train), _cell(1, steps, train, copies)
-    wanted = [(plain, steps * step), (_cell(0, steps, train), of_words)]
+    of_distilled = int(min(_WHOLE / 2, (left - of_teacher) / of_cut))
     if of_distilled >= _FEWEST_OF_CUT:
-        distilled = _distilled(ratio, of_distilled, train)
-        wanted.append((distilled, of_distilled * of_cut + of_teacher))
-    wanted.append((noised, steps * step + of_noised))
-    wanted.append((_cell(0, steps, train, copies), of_words + of_noised))
+        want(_distilled(ratio, of_distilled, train), of_distilled * of_cut + of_teacher)
+    made = [copies for trial in run.finished if (copies := trial.knobs.get("cells.noised"))]
+    of_copy = train * speed.teacher  # its answers, once for a run
+    copies = made[0] if made else int(min(_NOISED, max(0.0, left - of_cell) / of_copy))
+    if speed.student is not None:
+        copies = 0
+    of_copies = 0.0 if made else copies * of_copy
+    noised = _cell(1, steps, train, copies)
+    want(noised, of_cell + of_copies)
+    want(_cell(0, steps, train, copies), of_words + (noised not in plan) * of_copies)
     if (alone := _had(run, plain)) and (more := _had(run, noised)):
         pays = more.result.worth > alone.result.worth
-        second = _cell(2, steps, train, copies * pays)
-        wanted.append((second, _SECOND_BLOCK * steps * step))
-    plan: list[Knobs] = []
-    for knobs, takes in wanted:
-        if takes <= seconds and knobs not in plan and not _had(run, knobs):
-            plan.append(knobs)
-            seconds -= takes
+        want(_cell(2, steps, train, copies * pays), _SECOND_BLOCK * of_cell)
     return plan
 
 

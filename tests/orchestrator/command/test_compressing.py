@@ -405,7 +405,7 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     had = [finished(one, 400) for one in first]
     assert "with more minutes" in advised()
     assert advised(*had) == ""
-    assert plan(520, *had[:3]) == [noised_words], "the teacher's answers to copies are 33 s"
+    assert plan(520, *had[:3]) == [("cells", 1, 4000)], "there is time for one copy of each text"
     assert plan(520, *had[:3], had[4]) == [noised], "which are there now"
     assert plan(5000, *had) == [cell], "two blocks learn as one block does best"
     had[3] = finished(first[3], 400, worth=1.0)
