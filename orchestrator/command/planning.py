@@ -40,7 +40,7 @@ METHODS: Mapping[str, SearchMethod] = {
 METHODS_OF_STUDENT: Mapping[str, SearchMethod] = {
     "cells": METHODS["cells"],
     "distilled": FisherSearch(
-        stages=(Stage(name="recover", epochs=1, learning_rate=3e-4, loss="prediction"),),
+        stages=(Stage(name="recover", epochs=1, learning_rate=1e-4, loss="prediction"),),
     ),
 }
 """Methods where a checkpoint is named that learns the answers: whole, in place of cuts."""
