@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.harness import Benchmark, Row
 from benchmarks.tasks import task_of, teacher_for
@@ -75,14 +76,22 @@ def table(file: Path, rows: Labelled, names: Sequence[str], *, labelled: bool) -
         writer.writerows((text, names[label])[: 1 + labelled] for text, label in rows)
 
 
+def answers_of(
+    classifier: Classifier, texts: Sequence[str], labels: Sequence[str]
+) -> NDArray[np.int64]:
+    """Return indices into `labels`: a folder may have them in another order."""
+    places = np.array([labels.index(name) for name in classifier.labels or ()])
+    return places[answers_to(classifier, texts).argmax(-1)]
+
+
 def measured(out: Path, original: Path, unseen: Labelled, metric: Metric) -> Row:
     """Time what was written, and judge it on rows that nothing saw."""
     texts, labels = [text for text, _ in unseen], np.array([label for _, label in unseen])
     folders = (out, original / "float32", original / "int8")
     times = text_to_label([Classifier(folder) for folder in folders], texts[:TIMED]).mean(axis=0)
-    after, before = (
-        answers_to(Classifier(folder, threads=0), texts).argmax(-1) for folder in folders[:2]
-    )
+    opened = [Classifier(folder, threads=0) for folder in folders[:2]]
+    names = opened[1].labels or ()
+    after, before = (answers_of(classifier, texts, names) for classifier in opened)
     value, value_before = (metric_value(metric, labels, answers) for answers in (after, before))
     return {
         "ms": float(times[0]),
@@ -168,6 +177,7 @@ class Compress(Benchmark[Unpruned]):
                 minutes=key["minutes"],
                 max_length=task.max_length,
                 take_nearest=True,
+                metric=task.metric if gate == "metric" else "accuracy",
                 **GATES[gate],
             )
             worth = measured(out, folder, unseen, task.metric)

@@ -17,12 +17,21 @@ from rich.console import Console
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
-from benchmarks.compress import GATES, TIMED, Labelled, Unpruned, parts, table, unpruned_of
+from benchmarks.compress import (
+    GATES,
+    TIMED,
+    Labelled,
+    Unpruned,
+    answers_of,
+    parts,
+    table,
+    unpruned_of,
+)
 from benchmarks.harness import Benchmark, Row
 from benchmarks.tasks import teacher_for
 from maskfront import compress
 from objectives.delivery.classify import Classifier
-from objectives.delivery.deployed import answers_to, text_to_label
+from objectives.delivery.deployed import text_to_label
 from objectives.metric import Metric, metric_value
 
 _THROUGHPUT, _BATCH = 2560, 256
@@ -282,9 +291,10 @@ def compressed(
             minutes=minutes,
             max_length=unpruned.task.max_length,
             take_nearest=True,
+            metric=unpruned.task.metric if gate == "metric" else "accuracy",
             **aim,
         )
-        yield f"compress, gate of {gate}", served(folder / gate, done.seconds)
+        yield f"compress, gate of {gate}", served(folder / gate, done.seconds, names)
 
 
 def judged(models: Sequence[tuple[str, Rival]], unseen: Labelled, metric: Metric) -> Iterator[Row]:
@@ -314,12 +324,14 @@ def judged(models: Sequence[tuple[str, Rival]], unseen: Labelled, metric: Metric
         }
 
 
-def served(folder: Path, seconds: float) -> Rival:
-    """Load the models of a folder that `deploy` or `compress` wrote."""
+def served(folder: Path, seconds: float, names: Sequence[str] | None = None) -> Rival:
+    """Load the models of a folder that `deploy` or `compress` wrote; `names`: the order of the
+    labels that answers count in, if not the folder's."""
     fast = Classifier(folder, threads=0)
+    order = names or list(fast.labels or ())
     size = sum(file.stat().st_size for file in folder.glob("**/model*.[on]*")) / 1e6
     return Rival(
-        lambda texts: answers_to(fast, texts).argmax(-1),
+        lambda texts: answers_of(fast, texts, order),
         size,
         seconds,
         Classifier(folder),
