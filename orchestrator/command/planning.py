@@ -166,12 +166,7 @@ def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -
     step = _seconds_of_a_step(run, train)
     if step is None:
         return []
-    left = _PLANNED * seconds
-    steps = int(min(_WHOLE, left / step))
-    if steps < _FEWEST:
-        return []
-    of_cell, of_words = steps * step, _WORDS * steps * step
-    plan: list[Knobs] = []
+    left, plan = _PLANNED * seconds, list[Knobs]()
 
     def want(knobs: Knobs, takes: float) -> None:
         nonlocal left
@@ -179,18 +174,22 @@ def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -
             plan.append(knobs)
             left -= takes
 
+    for knobs, takes in _of_student(speed, left / 2, train):  # first, as it was named
+        want(knobs, takes)
+    steps = int(min(_WHOLE, left / step))
+    if steps < _FEWEST:
+        return plan
+    of_cell, of_words = steps * step, _WORDS * steps * step
     plain = _cell(1, steps, train)
     want(plain, of_cell)
     want(_cell(0, steps, train), of_words)
-    # Its own pass and the one back, and the teacher's over all rows, which is kept.
-    ratio, of_cut, of_teacher = (
-        (_DISTILLED, _BATCH * speed.teacher * 4 * _DISTILLED, 1.5 * speed.teacher * train)
-        if speed.student is None
-        else (1.0, _BATCH * speed.student * 4, 0.0)
-    )
-    of_distilled = int(min(_WHOLE / 2, (left - of_teacher) / of_cut))
-    if of_distilled >= _FEWEST_OF_CUT:
-        want(_distilled(ratio, of_distilled, train), of_distilled * of_cut + of_teacher)
+    if speed.student is None:
+        # Its own pass and the one back, and the teacher's over all rows, which is kept.
+        of_cut, of_teacher = _BATCH * speed.teacher * 4 * _DISTILLED, 1.5 * speed.teacher * train
+        of_distilled = int(min(_WHOLE / 2, (left - of_teacher) / of_cut))
+        if of_distilled >= _FEWEST_OF_CUT:
+            distilled = _distilled(_DISTILLED, of_distilled, train)
+            want(distilled, of_distilled * of_cut + of_teacher)
     made = [copies for trial in run.finished if (copies := trial.knobs.get("cells.noised"))]
     of_copy = train * speed.teacher  # its answers, once for a run
     copies = made[0] if made else int(min(_NOISED, max(0.0, left - of_cell) / of_copy))
@@ -204,6 +203,15 @@ def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -
         pays = more.result.worth > alone.result.worth
         want(_cell(2, steps, train, copies * pays), _SECOND_BLOCK * of_cell)
     return plan
+
+
+def _of_student(speed: AnswerTimes, seconds: float, train: int) -> list[tuple[Knobs, float]]:
+    """The trial of the student that is named, if any, with its seconds."""
+    if speed.student is None:
+        return []
+    of_step = 4 * _BATCH * speed.student
+    steps = int(min(_WHOLE / 2, seconds / of_step))
+    return [(_distilled(1.0, steps, train), steps * of_step)] if steps >= _FEWEST else []
 
 
 def advice(run: RunRecord, texts: int) -> list[str]:

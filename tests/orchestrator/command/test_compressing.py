@@ -422,10 +422,13 @@ def test_a_student_that_is_named_is_trained_whole_in_place_of_cuts() -> None:
     assert tried["method"] == "cells"
     begun, speed = finished(tried, seconds=20), planning.AnswerTimes(teacher=0.1, student=0.001)
     plan = planning.afterwards(run_of(begun), texts, 1000, speed)
-    [distilled] = [knobs for knobs in plan if knobs["method"] == "distilled"]
-    assert distilled["distilled.target_ratio"] == 1
-    steps = distilled["distilled.stages.recover.epochs"] * planning.RoleSizes.of(texts).train / 32
-    assert steps == pytest.approx(1875, abs=2), "240 s, though the model would take 900 for a pass"
+    assert [knobs["method"] for knobs in plan] == ["distilled", "cells"]
+    assert plan[0]["distilled.target_ratio"] == 1
+    steps = plan[0]["distilled.stages.recover.epochs"] * planning.RoleSizes.of(texts).train / 32
+    assert steps == pytest.approx(2000), "256 s, though the model would take 900 for a pass"
+    short, _ = planning.afterwards(run_of(begun), texts, 110, speed)
+    steps = short["distilled.stages.recover.epochs"] * planning.RoleSizes.of(texts).train / 32
+    assert steps == pytest.approx(343, abs=1), "half of the time; a cell has the rest"
     [few] = planning.at_once(200, True)
     assert few["method"] == "distilled"
 
