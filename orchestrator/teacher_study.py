@@ -33,14 +33,14 @@ _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def tune_teacher(
-    study: Study, outer: optuna.Study, inputs: Inputs, session: Session
+    study: Study, optuna_study: optuna.Study, inputs: Inputs, session: Session
 ) -> tuple[str, ...]:
     """Tune the teacher if the study asks for it, and note the choice; the caller holds a lock.
     Raises UserError without a finite loss, RunError for another study of the name."""
     study = replace(study, teacher=inputs.teacher)  # which is settled
     if study.teacher.trials:
-        tune(inputs, session, lambda fine_tune: _best(study, outer, session, fine_tune))
-    if (chosen := outer.user_attrs.get(TUNED)) is None:
+        tune(inputs, session, lambda fine_tune: _best(study, optuna_study, session, fine_tune))
+    if (chosen := optuna_study.user_attrs.get(TUNED)) is None:
         return ()
     note = f"the teacher is that of trial {_told(chosen)} of study '{study.name}{SUFFIX}'"
     session.progress.note(note)
@@ -48,11 +48,11 @@ def tune_teacher(
 
 
 def _best(
-    study: Study, outer: optuna.Study, session: Session, fine_tune: FineTune
+    study: Study, optuna_study: optuna.Study, session: Session, fine_tune: FineTune
 ) -> PreTrainedModel:
     """The classifier of the lowest loss, once all trials have ended. Those that a killed launch has
     finished are not run again."""
-    tuning, best_model = _opened(study, outer), None
+    tuning, best_model = _opened(study, optuna_study), None
     while len(tuning.get_trials(deepcopy=False, states=_ENDED)) < study.teacher.trials:
         trial = tuning.ask()
         _draw(trial, study.teacher)
@@ -72,19 +72,21 @@ def _best(
             f"Teacher.learning_rate, now {study.teacher.learning_rate:g}"
         )
     best = tuning.best_trial
-    outer.set_user_attr(TUNED, {**best.params, "selection loss": best.value, "trial": best.number})
+    optuna_study.set_user_attr(
+        TUNED, {**best.params, "selection loss": best.value, "trial": best.number}
+    )
     return best_model or fine_tune(best.params, lambda epoch, loss: None)[0]
 
 
-def _opened(study: Study, outer: optuna.Study) -> optuna.Study:
+def _opened(study: Study, optuna_study: optuna.Study) -> optuna.Study:
     """Made or continued: what ran when its launch was killed is tried again."""
     tuning = optuna.create_study(
-        storage=storage_of(outer),
+        storage=storage_of(optuna_study),
         study_name=study.name + SUFFIX,
         pruner=MedianPruner(n_startup_trials=3, n_warmup_steps=2),  # two trials have no median
         load_if_exists=True,
     )
-    trials, definition = tuning.get_trials(deepcopy=False), outer.user_attrs[DEFINITION]
+    trials, definition = tuning.get_trials(deepcopy=False), optuna_study.user_attrs[DEFINITION]
     tuning.sampler = make_sampler(
         study.seed, len(trials), 1, name=lambda seed: TPESampler(seed=seed, n_startup_trials=4)
     )

@@ -264,8 +264,8 @@ def _clean(
     from orchestrator.runs.run_folder import RunFolder
     from orchestrator.workers.heartbeat import living
 
-    outer, folder = load_optuna_study(run), RunFolder(run)
-    if workers := living(outer, folder):
+    optuna_study, folder = load_optuna_study(run), RunFolder(run)
+    if workers := living(optuna_study, folder):
         raise RunError(f"'{run}' is at work ({', '.join(workers)}); wait for it, or stop it")
     with folder.locked():
         entries = sorted(folder.cache.iterdir()) if folder.cache.is_dir() else []

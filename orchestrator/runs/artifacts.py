@@ -85,17 +85,20 @@ def bucket_store(url: str) -> Boto3ArtifactStore:
     return Boto3ArtifactStore(parts.netloc, client=boto3.client("s3", config=config))
 
 
-def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
+def set_artifact_store(optuna_study: optuna.Study, url: str | None) -> None:
     """Remember where the artifacts of a study go, if a launch says it; all workers read it there.
     Raises RunError if the bucket does not answer, or if they went elsewhere so far."""
-    address = outer.user_attrs.get(ARTIFACTS)
+    address = optuna_study.user_attrs.get(ARTIFACTS)
     if url is None or url == address:
         return
     store = bucket_store(url)
-    if address is not None or any(t.state.is_finished() for t in outer.get_trials(deepcopy=False)):
+    if address is not None or any(
+        t.state.is_finished() for t in optuna_study.get_trials(deepcopy=False)
+    ):
         raise RunError(
-            f"the files of study '{outer.study_name}' are in {address or 'its run folder'} so far, "
-            f"not in {url}; keep that place, or give the study another name",
+            f"the files of study '{optuna_study.study_name}' are in "
+            f"{address or 'its run folder'} so far, not in {url}; keep that address, or give the "
+            "study another name",
             "artifacts",
         )
     try:
@@ -105,7 +108,7 @@ def set_artifact_store(outer: optuna.Study, url: str | None) -> None:
             f"{url} cannot be used ({reason_of(error)}); check AWS_ENDPOINT_URL, "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
-    outer.set_user_attr(ARTIFACTS, url)
+    optuna_study.set_user_attr(ARTIFACTS, url)
 
 
 def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[Any]:
@@ -116,11 +119,11 @@ def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[A
 
 
 def upload(
-    files: Sequence[Path], trial: optuna.Trial, outer: optuna.Study, folder: RunFolder
+    files: Sequence[Path], trial: optuna.Trial, optuna_study: optuna.Study, folder: RunFolder
 ) -> str:
     """Make the files of a trial its artifacts; what went wrong with a bucket, or nothing: they lie
     in the run folder too, so that a bucket that is away costs no trial."""
-    url = outer.user_attrs.get(ARTIFACTS)
+    url = optuna_study.user_attrs.get(ARTIFACTS)
     try:
         store = _store_at(url, folder)
         for file in files:
@@ -134,12 +137,12 @@ def upload(
 
 
 def remove_artifacts(
-    trial: FrozenTrial | optuna.Trial, outer: optuna.Study, folder: RunFolder
+    trial: FrozenTrial | optuna.Trial, optuna_study: optuna.Study, folder: RunFolder
 ) -> None:
     """Remove the artifacts of a trial that failed. In a bucket that is away they stay."""
-    metas = get_all_artifact_meta(trial, storage=storage_of(outer))
+    metas = get_all_artifact_meta(trial, storage=storage_of(optuna_study))
     with suppress(Exception):  # boto3 has a class for each thing that may be wrong
-        store = _store_at(outer.user_attrs.get(ARTIFACTS), folder)
+        store = _store_at(optuna_study.user_attrs.get(ARTIFACTS), folder)
         for meta in metas:
             # It may be gone, or its name none that was given.
             with suppress(ArtifactNotFound, ValueError):

@@ -60,7 +60,7 @@ class Claims:
 
     def __init__(
         self,
-        outer: optuna.Study,
+        optuna_study: optuna.Study,
         folder: RunFolder,
         space: Mapping[str, BaseDistribution],
         worker: str,
@@ -69,14 +69,14 @@ class Claims:
         *,
         draws: bool = True,
     ):
-        self._outer, self._folder, self._space = outer, folder, dict(space)
+        self._optuna_study, self._folder, self._space = optuna_study, folder, dict(space)
         self._worker, self._wanted = worker, wanted
         self._token, self._watch, self._draws = token, Watch(folder), draws
 
     @property
     def halted(self) -> bool:
         """Whether the launch of this worker was interrupted."""
-        return bool(self._token) and self._outer.user_attrs.get(HALT) == self._token
+        return bool(self._token) and self._optuna_study.user_attrs.get(HALT) == self._token
 
     @property
     def exhausted(self) -> bool:
@@ -84,7 +84,7 @@ class Claims:
         return not self._draws and not self._trials(TrialState.WAITING, TrialState.RUNNING)
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
-        return self._outer.get_trials(deepcopy=False, states=states)
+        return self._optuna_study.get_trials(deepcopy=False, states=states)
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
         """Claim up to `most` trials, fewer or none where that many are running or finished. Trials
@@ -107,7 +107,9 @@ class Claims:
             ctrl_c = isinstance(error, KeyboardInterrupt)
             reason = "interrupted" if ctrl_c else f"{type(error).__name__}: {error}"
             for trial in claimed:
-                fail_trial(self._outer, self._folder, trial.number, {FAILURE: reason}, "always")
+                fail_trial(
+                    self._optuna_study, self._folder, trial.number, {FAILURE: reason}, "always"
+                )
             raise
         return claimed
 
@@ -119,18 +121,18 @@ class Claims:
             if upcoming is None:
                 if not self._draws:
                     return
-                self._outer.add_trial(create_trial(state=TrialState.WAITING, user_attrs=OWN))
+                self._optuna_study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=OWN))
             if claimed and upcoming is not None and DEATHS_ALONE in upcoming.user_attrs:
                 return
-            trial = self._outer.ask()
+            trial = self._optuna_study.ask()
             claimed.append(trial)
             trial.set_user_attr(WORKER, self._worker)
             trial.set_user_attr(BEGAN, time.time())
             cut_off = trial.user_attrs.get(RETRY_OF)
-            if cut_off is not None and trial.number > min(_retries(self._outer, cut_off)):
+            if cut_off is not None and trial.number > min(_retries(self._optuna_study, cut_off)):
                 # Its knobs were enqueued again: the storage's first answer was lost.
                 why = {FAILURE: "its knobs were enqueued twice"}
-                fail_trial(self._outer, self._folder, trial.number, why)
+                fail_trial(self._optuna_study, self._folder, trial.number, why)
                 claimed.remove(trial)
             elif DEATHS_ALONE in trial.user_attrs:
                 return
@@ -138,11 +140,11 @@ class Claims:
     def _check_home(self) -> None:
         """Raise RunError if another launch, which began in the same moment, has bound the study to
         its folder: the models of some trials would lie here, of others there."""
-        home = self._outer.user_attrs.get(HOME)
+        home = self._optuna_study.user_attrs.get(HOME)
         here = (self._folder.identity, self._folder.inode)
         if home is not None and here != (home["folder"], home.get("inode", here[1])):
             raise RunError(
-                f"study '{self._outer.study_name}' was launched into {home['path']} (on "
+                f"study '{self._optuna_study.study_name}' was launched into {home['path']} (on "
                 f"{home['host']}) at the same time; name that folder",
                 "out",
             )
@@ -153,8 +155,8 @@ class Claims:
             self._fail_orphans(self._trials(TrialState.RUNNING), note)
 
     def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
-        workers = workers_of(self._outer)
-        dead, outer = self._watch.dead(workers), self._outer
+        workers = workers_of(self._optuna_study)
+        dead, optuna_study = self._watch.dead(workers), self._optuna_study
         lost = 0
         for trial in running:
             owner = trial.user_attrs.get(WORKER, "")
@@ -164,23 +166,27 @@ class Claims:
             record = workers.get(owner)
             why = {LAST_SEEN: 0.0 if record is None else record.at}
             retry: Retry = "limited"
-            if record and record.machine != this_machine() and record.launch != launch_of(outer):
+            if (
+                record
+                and record.machine != this_machine()
+                and record.launch != launch_of(optuna_study)
+            ):
                 # Neither its machine nor its launch outlived it: no fault of its knobs.
                 retry = "always"
-            if fail_trial(self._outer, self._folder, trial.number, why, retry):
+            if fail_trial(self._optuna_study, self._folder, trial.number, why, retry):
                 lost += 1
-                again = _retries(self._outer, trial.number)
+                again = _retries(self._optuna_study, trial.number)
                 retried = ", its knobs are tried again" if again else ""
                 note(f"trial {trial.number}: its worker died{retried}")
         for name in dead:
             if not workers[name].ended:
-                end_record(self._outer, workers[name])
+                end_record(self._optuna_study, workers[name])
                 self._folder.worker(name).unlink(missing_ok=True)
         return lost
 
 
 def fail_trial(
-    outer: optuna.Study,
+    optuna_study: optuna.Study,
     folder: RunFolder,
     number: int,
     why: Mapping[str, Any],
@@ -188,30 +194,32 @@ def fail_trial(
 ) -> bool:
     """Fail a running trial and remove what it has written; False if it has ended already. `why`
     becomes attributes of it."""
-    trial = all_trials(outer)[number]
+    trial = all_trials(optuna_study)[number]
     if trial.state is not TrialState.RUNNING:
         return False
     try:
         if retry != "never":
-            enqueue_again(outer, trial, limited=retry == "limited")
+            enqueue_again(optuna_study, trial, limited=retry == "limited")
         for name, value in why.items():
-            set_trial_attribute(outer, trial, name, value)
-        outer.tell(number, state=TrialState.FAIL)
+            set_trial_attribute(optuna_study, trial, name, value)
+        optuna_study.tell(number, state=TrialState.FAIL)
     except ALREADY_ENDED:  # told or failed by another worker just now
         return False
-    remove_files(outer, folder, trial)
+    remove_files(optuna_study, folder, trial)
     return True
 
 
-def remove_files(outer: optuna.Study, folder: RunFolder, trial: FrozenTrial | optuna.Trial) -> None:
+def remove_files(
+    optuna_study: optuna.Study, folder: RunFolder, trial: FrozenTrial | optuna.Trial
+) -> None:
     """Remove what a trial that failed has written."""
     files = folder.trial(trial.number)
     for left in (files, files.with_name(f".{files.name}.unfinished")):
         shutil.rmtree(left, ignore_errors=True)
-    remove_artifacts(trial, outer, folder)
+    remove_artifacts(trial, optuna_study, folder)
 
 
-def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> None:
+def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bool) -> None:
     """Enqueue the knobs of a trial that is about to be failed, unless a killed worker did already;
     `limited` if its worker died or ended with it."""
     # A death counts against knobs that trained alone, which are dropped after `_MOST_DEATHS`; where
@@ -225,28 +233,30 @@ def enqueue_again(outer: optuna.Study, trial: FrozenTrial, *, limited: bool) -> 
     if deaths is not None:
         attributes[DEATHS_ALONE] = deaths
     dropped = not knobs or (deaths or 0) > _MOST_DEATHS
-    if not dropped and not _retries(outer, trial.number):
-        outer.enqueue_trial(knobs, user_attrs=attributes)
+    if not dropped and not _retries(optuna_study, trial.number):
+        optuna_study.enqueue_trial(knobs, user_attrs=attributes)
 
 
-def retry_damaged(outer: optuna.Study, folder: RunFolder, note: Callable[[str], object]) -> None:
+def retry_damaged(
+    optuna_study: optuna.Study, folder: RunFolder, note: Callable[[str], object]
+) -> None:
     """Enqueue the knobs of finished trials whose files are damaged: these count no more."""
-    finished = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    finished = optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     for number, lines in damaged_trials(folder.path, [t.number for t in finished]).items():
-        enqueue_again(outer, all_trials(outer)[number], limited=False)
+        enqueue_again(optuna_study, all_trials(optuna_study)[number], limited=False)
         note(f"trial {number} is damaged, its knobs are tried again: {'; '.join(lines)}")
 
 
-def remove_leftovers(outer: optuna.Study, folder: RunFolder) -> None:
+def remove_leftovers(optuna_study: optuna.Study, folder: RunFolder) -> None:
     """Remove files of trials whose worker was killed after it failed them."""
-    for trial in outer.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
+    for trial in optuna_study.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
         if folder.trial(trial.number).exists():
-            remove_files(outer, folder, trial)
+            remove_files(optuna_study, folder, trial)
 
 
-def _retries(outer: optuna.Study, number: int) -> list[int]:
+def _retries(optuna_study: optuna.Study, number: int) -> list[int]:
     """The trials for which the knobs of this one were enqueued again."""
-    trials = outer.get_trials(deepcopy=False)
+    trials = optuna_study.get_trials(deepcopy=False)
     return [trial.number for trial in trials if trial.user_attrs.get(RETRY_OF) == number]
 
 
@@ -257,8 +267,8 @@ class Finished:
     """The finished trials of a study, by the canonical spelling of their methods: all else that
     decides a result (data, teacher, seed) is the study's."""
 
-    def __init__(self, study: Study, outer: optuna.Study, folder: RunFolder):
-        self._study, self._outer, self._folder = study, outer, folder
+    def __init__(self, study: Study, optuna_study: optuna.Study, folder: RunFolder):
+        self._study, self._optuna_study, self._folder = study, optuna_study, folder
         self._read: set[int] = set()
         self._numbers: dict[SearchMethod, list[int]] = {}
 
@@ -282,7 +292,7 @@ class Finished:
         """A finished trial of an equal method, whose files are whole."""
         self._read_finished()
         for number in self._numbers.get(method.canonical(), ()):
-            record = trial_record(all_trials(self._outer)[number])
+            record = trial_record(all_trials(self._optuna_study)[number])
             folder = self._folder.trial(number)
             intact = (folder / MODEL).is_dir() and not damages(folder)
             if isinstance(record, FinishedTrial) and intact:
@@ -291,7 +301,7 @@ class Finished:
 
     def _read_finished(self) -> None:
         """Note the trials that have finished since the last look, each once."""
-        for trial in self._outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        for trial in self._optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             if trial.number not in self._read:
                 self._read.add(trial.number)
                 canonical = self._study.trial_method(trial.params).canonical()

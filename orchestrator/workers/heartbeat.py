@@ -47,16 +47,16 @@ class WorkerRecord:
     ended: bool = False
 
 
-def launch_of(outer: optuna.Study) -> int:
+def launch_of(optuna_study: optuna.Study) -> int:
     """How many launches the study has had."""
-    return int(outer.user_attrs.get(LAUNCHES, 0))
+    return int(optuna_study.user_attrs.get(LAUNCHES, 0))
 
 
-def workers_of(outer: optuna.Study, where: str = "the study") -> dict[str, WorkerRecord]:
+def workers_of(optuna_study: optuna.Study, where: str = "the study") -> dict[str, WorkerRecord]:
     """All workers that ever served the study, which errors call `where`, by name."""
     records = [
         as_record(WorkerRecord, value, f"{where}: {key}")
-        for key, value in outer.user_attrs.items()
+        for key, value in optuna_study.user_attrs.items()
         if key.startswith(WORKERS)
     ]
     return {record.name: record for record in records}
@@ -68,7 +68,9 @@ class Heartbeat:
     # One writer, so that no beat, which the storage may take minutes later, comes after the word
     # that the worker has ended.
 
-    def __init__(self, outer: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT):
+    def __init__(
+        self, optuna_study: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT
+    ):
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.record = WorkerRecord(
             name=name,
@@ -77,10 +79,10 @@ class Heartbeat:
             pid=os.getpid(),
             device=device,
             beat=0,
-            launch=launch_of(outer),
+            launch=launch_of(optuna_study),
             at=time.time(),
         )
-        self._outer, self._every, self._stop = outer, beat, Event()
+        self._optuna_study, self._every, self._stop = optuna_study, beat, Event()
         self._file, self._held = folder.worker(name), ExitStack()
         self._thread = Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
@@ -101,12 +103,12 @@ class Heartbeat:
             with suppress(Exception):  # the loop finds out, and says so
                 self._beat()
         with suppress(Exception):  # the storage may be what ended this worker
-            end_record(self._outer, self.record)
+            end_record(self._optuna_study, self.record)
             self._file.unlink(missing_ok=True)  # else the free lock says it
 
     def _beat(self) -> None:
         self.record = replace(self.record, beat=self.record.beat + 1, at=time.time())
-        self._outer.set_user_attr(WORKERS + self.record.name, asdict(self.record))
+        self._optuna_study.set_user_attr(WORKERS + self.record.name, asdict(self.record))
 
 
 def is_alive(record: WorkerRecord, folder: RunFolder | None) -> bool:
@@ -121,13 +123,13 @@ def _has_free_lock(record: WorkerRecord, folder: RunFolder) -> bool | None:
     return is_free(folder.worker(record.name)) if record.machine == this_machine() else None
 
 
-def living(outer: optuna.Study, folder: RunFolder) -> dict[str, WorkerRecord]:
+def living(optuna_study: optuna.Study, folder: RunFolder) -> dict[str, WorkerRecord]:
     """The records of the workers that live, by name."""
-    return {n: record for n, record in workers_of(outer).items() if is_alive(record, folder)}
+    return {n: record for n, record in workers_of(optuna_study).items() if is_alive(record, folder)}
 
 
-def end_record(outer: optuna.Study, record: WorkerRecord) -> None:
-    outer.set_user_attr(WORKERS + record.name, asdict(replace(record, ended=True)))
+def end_record(optuna_study: optuna.Study, record: WorkerRecord) -> None:
+    optuna_study.set_user_attr(WORKERS + record.name, asdict(replace(record, ended=True)))
 
 
 class Watch:

@@ -12,29 +12,29 @@ from orchestrator.runs.records import BEFORE, STOPPED, UNTIL, FinishedTrial, tri
 from orchestrator.workers.heartbeat import LAUNCHES, launch_of, this_machine
 
 
-def finished_trials(outer: optuna.Study) -> int:
+def finished_trials(optuna_study: optuna.Study) -> int:
     """How many trials have been told a result."""
-    return len(outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+    return len(optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
 
 
-def begin_launch(outer: optuna.Study, timeout: float | None) -> None:
+def begin_launch(optuna_study: optuna.Study, timeout: float | None) -> None:
     """Note from where on a launch counts, and for how many seconds it takes trials."""
     until = None
     if timeout is not None:
         clocks = {"monotonic": time.monotonic() + timeout, "wall": time.time() + timeout}
         until = {"machine": this_machine(), **clocks}
-    outer.set_user_attr(UNTIL, until)
-    outer.set_user_attr(BEFORE, finished_trials(outer))
-    outer.set_user_attr(STOPPED, None)
-    outer.set_user_attr(LAUNCHES, launch_of(outer) + 1)
+    optuna_study.set_user_attr(UNTIL, until)
+    optuna_study.set_user_attr(BEFORE, finished_trials(optuna_study))
+    optuna_study.set_user_attr(STOPPED, None)
+    optuna_study.set_user_attr(LAUNCHES, launch_of(optuna_study) + 1)
 
 
-def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:
+def why_it_ends(optuna_study: optuna.Study, patience: int | None) -> str | None:
     """Reason for which the launch takes no more trials though some are wanted; None if it takes
     more."""
     # A front that has stopped growing ends all workers from then on, although a trial that still
     # runs may make it grow.
-    attributes = outer.user_attrs
+    attributes = optuna_study.user_attrs
     until, stopped = attributes.get(UNTIL), attributes.get(STOPPED)
     if until is not None:
         # The machine's processes share a clock that nobody sets; other machines have the wall's.
@@ -42,12 +42,12 @@ def why_it_ends(outer: optuna.Study, patience: int | None) -> str | None:
         if time.monotonic() > until["monotonic"] if same else time.time() > until["wall"]:
             return "the time is up"
     if stopped is None and patience is not None:
-        ended = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        ended = optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         records = [trial_record(trial) for trial in ended]
         growth = last_growth([record for record in records if isinstance(record, FinishedTrial)])
         if len(records) - max(growth, attributes.get(BEFORE, 0)) >= patience:
             stopped = f"the front has not grown for {patience} finished trials (Study.patience)"
-            outer.set_user_attr(STOPPED, stopped)
+            optuna_study.set_user_attr(STOPPED, stopped)
     return stopped
 
 

@@ -88,20 +88,20 @@ class OpenRun:
 
     study: Study
     folder: RunFolder
-    outer: optuna.Study
+    optuna_study: optuna.Study
     inputs: Inputs
     device: str
 
     def record(self) -> RunRecord:
         """Read the run as it stands."""
-        return record_of(self.outer, self.folder.path)
+        return record_of(self.optuna_study, self.folder.path)
 
     def claims(self, worker: str = "", token: str = "") -> Claims:
         """Make the trial queue of a worker, or of the launch itself."""
         study = self.study
         draws = study.sampler is not None
         return Claims(
-            self.outer, self.folder, study.knobs, worker, study.trials, token, draws=draws
+            self.optuna_study, self.folder, study.knobs, worker, study.trials, token, draws=draws
         )
 
     def serve(
@@ -112,22 +112,27 @@ class OpenRun:
         token: str = "",
     ) -> None:
         """Work on the study until enough trials are finished, as its worker of this number."""
-        study, folder, outer, device = self.study, self.folder, self.outer, self.device
-        so_far = len(outer.get_trials(deepcopy=False))
-        outer.sampler = make_sampler(
+        study, folder, optuna_study, device = (
+            self.study,
+            self.folder,
+            self.optuna_study,
+            self.device,
+        )
+        so_far = len(optuna_study.get_trials(deepcopy=False))
+        optuna_study.sampler = make_sampler(
             study.seed, so_far, study.at_once(device), number, study.sampler or "random"
         )
-        with Heartbeat(outer, folder, device) as heart:
+        with Heartbeat(optuna_study, folder, device) as heart:
             claims = self.claims(heart.record.name, token)
             session = Session(cache=folder.cache, seed=study.seed, device=device, progress=progress)
-            if (finished := finished_trials(outer)) >= study.trials:
+            if (finished := finished_trials(optuna_study)) >= study.trials:
                 progress.note(
                     f"{finished} trials are finished, {study.trials} wanted: nothing to do"
                 )
                 claims.fail_orphans()
                 if study.teacher.fine_tuned:  # the cache may be gone, and serving a run needs it
                     with progress, folder.in_turn("prepare"):
-                        tune_teacher(study, outer, self.inputs, session)
+                        tune_teacher(study, optuna_study, self.inputs, session)
                         answering = self.inputs.answering(self.inputs.split("train"), session)
                         logits = self.inputs.selection(answering).numpy()
                         check_teachers(folder, {"": logits})
@@ -136,11 +141,11 @@ class OpenRun:
                 progress.finished(finished)
                 with folder.in_turn("prepare"):  # the first one makes what all others read
                     bench = self._prepare(session)
-                Worker(study, folder, outer, claims, progress, bench).run(callbacks)
+                Worker(study, folder, optuna_study, claims, progress, bench).run(callbacks)
 
     def _prepare(self, session: Session) -> Workbench:
         study = self.study
-        notes = tune_teacher(study, self.outer, self.inputs, session)
+        notes = tune_teacher(study, self.optuna_study, self.inputs, session)
         bench = prepare(
             self.inputs,
             session=session,
@@ -151,8 +156,8 @@ class OpenRun:
             spaces=study.spaces,
             fidelity=study.fidelity,
         )
-        self.outer.set_user_attr(FEATURES, bench.features)
-        enqueue_warm(self.outer, study, bench.features)
+        self.optuna_study.set_user_attr(FEATURES, bench.features)
+        enqueue_warm(self.optuna_study, study, bench.features)
         return replace(bench, notes=(*notes, *bench.notes))
 
 
@@ -212,14 +217,14 @@ def work(
     with writing(folder):
         opened_storage = open_storage(url)
         inputs, definition = read_study(study, chosen)
-        outer = opening.join_study(study, folder, opened_storage, definition)
+        optuna_study = opening.join_study(study, folder, opened_storage, definition)
         if trials is None:
-            study = replace(study, trials=outer.user_attrs.get(WANTED, study.trials))
-        opening.bind_folder(folder, outer, hidden(parse_url(url)))
-        opening.check_room(url, living(outer, folder))
+            study = replace(study, trials=optuna_study.user_attrs.get(WANTED, study.trials))
+        opening.bind_folder(folder, optuna_study, hidden(parse_url(url)))
+        opening.check_room(url, living(optuna_study, folder))
         speaker = "worker" if number is None else f"worker {number}"
         number = secrets.randbits(64) if number is None else number
-        run = OpenRun(study, folder, outer, inputs, chosen)
+        run = OpenRun(study, folder, optuna_study, inputs, chosen)
         run.serve(LaunchProgress(study, console, speaker), number=number, token=token)
 
 
@@ -243,17 +248,21 @@ def opened(
             # Before an empty database lies where the lost one belongs.
             opening.check_no_trials(folder)
         opened_storage = server or open_storage(url)
-        outer = opening.open_study(study, folder, opened_storage, definition, note, own=local)
-        opening.bind_folder(folder, outer, shown)
-        opening.check_room(url, living(outer, folder), options.workers)
-        opening.describe(outer, study, device, options.timeout)
-        run = OpenRun(study, folder, outer, inputs, device)
+        optuna_study = opening.open_study(
+            study, folder, opened_storage, definition, note, own=local
+        )
+        opening.bind_folder(folder, optuna_study, shown)
+        opening.check_room(url, living(optuna_study, folder), options.workers)
+        opening.describe(optuna_study, study, device, options.timeout)
+        run = OpenRun(study, folder, optuna_study, inputs, device)
         run.claims().fail_orphans(note)
-        retry_damaged(outer, folder, note)
-        remove_leftovers(outer, folder)
-        if finished_trials(outer) < study.trials:
-            opening.ask_first(outer, study)  # a later launch may want others, or failed ones again
-        set_artifact_store(outer, options.artifacts)
+        retry_damaged(optuna_study, folder, note)
+        remove_leftovers(optuna_study, folder)
+        if finished_trials(optuna_study) < study.trials:
+            opening.ask_first(
+                optuna_study, study
+            )  # a later launch may want others, or failed ones again
+        set_artifact_store(optuna_study, options.artifacts)
         yield run
 
 

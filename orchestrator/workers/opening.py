@@ -85,10 +85,10 @@ def open_study(
     optuna.create_study(
         storage=storage, study_name=study.name, directions=_directions(study), load_if_exists=True
     )
-    outer = own_study(study.name, storage)
-    if DEFINITION not in outer.user_attrs:
-        outer.set_user_attr(DEFINITION, definition)
-    return outer
+    optuna_study = own_study(study.name, storage)
+    if DEFINITION not in optuna_study.user_attrs:
+        optuna_study.set_user_attr(DEFINITION, definition)
+    return optuna_study
 
 
 def check_no_trials(folder: RunFolder) -> None:
@@ -113,31 +113,33 @@ def _set_aside(folder: RunFolder, note: Callable[[str], object]) -> None:
         note(f"'{folder.database}' is empty; what it does not know of any more is in '{lost}'")
 
 
-def describe(outer: optuna.Study, study: Study, device: str, timeout: float | None = None) -> None:
+def describe(
+    optuna_study: optuna.Study, study: Study, device: str, timeout: float | None = None
+) -> None:
     """Note what this launch wants, for how many seconds it takes trials, and with what it works."""
     packages = ("maskfront", "torch", "transformers", "optuna")
     versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
     versions |= {"device": device, "machine": platform.platform()}
-    outer.set_user_attr(VERSIONS, versions)
-    outer.set_user_attr(SOURCES, sources_of(study))
-    outer.set_user_attr(WANTED, study.trials)
-    begin_launch(outer, timeout)
+    optuna_study.set_user_attr(VERSIONS, versions)
+    optuna_study.set_user_attr(SOURCES, sources_of(study))
+    optuna_study.set_user_attr(WANTED, study.trials)
+    begin_launch(optuna_study, timeout)
 
 
-def ask_first(outer: optuna.Study, study: Study) -> None:
+def ask_first(optuna_study: optuna.Study, study: Study) -> None:
     """Enqueue the knobs that the study begins with, unless a trial has them that did not fail.
     Where nothing is drawn, drop what an earlier launch has asked for and this one does not."""
-    waiting = outer.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+    waiting = optuna_study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     for trial in waiting if study.sampler is None else ():
         if WARM_START not in trial.user_attrs and knobs_of(trial) not in study.first:
-            fail_waiting(outer, trial, {FAILURE: "a later launch did not ask for it"})
-    trials = outer.get_trials(deepcopy=False)
+            fail_waiting(optuna_study, trial, {FAILURE: "a later launch did not ask for it"})
+    trials = optuna_study.get_trials(deepcopy=False)
     knobs_of_trials = [
         knobs_of(trial).items() for trial in trials if trial.state is not TrialState.FAIL
     ]
     for knobs in study.first:
         if not any(knobs.items() <= others for others in knobs_of_trials):
-            outer.enqueue_trial(dict(knobs), user_attrs=OWN)
+            optuna_study.enqueue_trial(dict(knobs), user_attrs=OWN)
 
 
 def join_study(
@@ -153,30 +155,30 @@ def join_study(
     return own_study(study.name, storage)
 
 
-def bind_folder(folder: RunFolder, outer: optuna.Study, storage: str) -> None:
+def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> None:
     """Bind folder and study to each other if the storage lies elsewhere. Raises RunError if either
     is bound to another, or the folder is a copy."""
     if folder.is_own(storage):
         return
-    home = outer.user_attrs.get(HOME)
+    home = optuna_study.user_attrs.get(HOME)
     # A launch that was killed between the two writes below has left the first.
-    half_bound = (folder.shown_storage, folder.study_name) == (storage, outer.study_name)
+    half_bound = (folder.shown_storage, folder.study_name) == (storage, optuna_study.study_name)
     if home is None and (folder.identity is None or half_bound):
         identity = folder.identity or secrets.token_hex(8)
-        folder.write_address(storage, outer.study_name, identity)
-        outer.set_user_attr(HOME, {"folder": identity, **_place_of(folder)})
+        folder.write_address(storage, optuna_study.study_name, identity)
+        optuna_study.set_user_attr(HOME, {"folder": identity, **_place_of(folder)})
         return
-    if home is None or home["folder"] != folder.identity or _is_copy(folder, outer, home):
+    if home is None or home["folder"] != folder.identity or _is_copy(folder, optuna_study, home):
         place = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
         raise RunError(
-            f"the files of study '{outer.study_name}' are not in '{folder.path}', but {place}; "
-            "name the study's own folder, shared by all machines",
+            f"the files of study '{optuna_study.study_name}' are not in '{folder.path}', but "
+            f"{place}; name the study's own folder, shared by all machines",
             "out",
         )
     here = _place_of(folder)
     # Another machine that shares the folder may call it otherwise.
     if (home["host"] == here["host"] or home.get("inode") != here["inode"]) and home != home | here:
-        outer.set_user_attr(HOME, home | here)
+        optuna_study.set_user_attr(HOME, home | here)
 
 
 def _place_of(folder: RunFolder) -> dict[str, Any]:
@@ -184,15 +186,15 @@ def _place_of(folder: RunFolder) -> dict[str, Any]:
     return {"path": str(path), "host": socket.gethostname(), "inode": folder.inode}
 
 
-def _is_copy(folder: RunFolder, outer: optuna.Study, home: Mapping[str, Any]) -> bool:
+def _is_copy(folder: RunFolder, optuna_study: optuna.Study, home: Mapping[str, Any]) -> bool:
     """Whether a folder of the identity of the study's home is a copy of it: the home is another
     that is at work, or has models that are not here. Else it is the home on another disk."""
     if home.get("inode", folder.inode) == folder.inode:
         return False
     other = RunFolder(Path(home["path"]))
     same = other.path.exists() and other.path.samefile(folder.path)
-    at_work = not same and (is_free(other.lock) is False or bool(living(outer, other)))
-    finished = outer.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    at_work = not same and (is_free(other.lock) is False or bool(living(optuna_study, other)))
+    finished = optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return at_work or not all(folder.trial(trial.number).is_dir() for trial in finished)
 
 

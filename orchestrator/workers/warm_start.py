@@ -31,14 +31,16 @@ def earlier_runs(study: Study) -> list[RunRecord]:
     return runs
 
 
-def enqueue_warm(outer: optuna.Study, study: Study, features: Mapping[str, float]) -> None:
+def enqueue_warm(optuna_study: optuna.Study, study: Study, features: Mapping[str, float]) -> None:
     """Enqueue the knobs that earlier runs found, in a study of a task of these features of which no
     trial has begun; the caller holds a lock. What a killed launch has enqueued stays as it is."""
-    trials = outer.get_trials(deepcopy=False)
+    trials = optuna_study.get_trials(deepcopy=False)
     if not study.warm_start or any(trial.state is not TrialState.WAITING for trial in trials):
         return
-    for source, knobs in warm_start(study, outer.user_attrs[DEFINITION], features):
-        outer.enqueue_trial(knobs, user_attrs={**OWN, WARM_START: source}, skip_if_exists=True)
+    for source, knobs in warm_start(study, optuna_study.user_attrs[DEFINITION], features):
+        optuna_study.enqueue_trial(
+            knobs, user_attrs={**OWN, WARM_START: source}, skip_if_exists=True
+        )
 
 
 def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> list[float]:

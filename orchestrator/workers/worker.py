@@ -59,28 +59,33 @@ class Worker:
         self,
         study: Study,
         folder: RunFolder,
-        outer: optuna.Study,
+        optuna_study: optuna.Study,
         claims: Claims,
         progress: LaunchProgress,
         bench: Workbench,
     ):
-        self.study, self.folder, self.outer, self.claims = study, folder, outer, claims
+        self.study, self.folder, self.optuna_study, self.claims = (
+            study,
+            folder,
+            optuna_study,
+            claims,
+        )
         self.progress, self.bench = progress, bench
         self.running: dict[int, optuna.Trial] = {}
         self.counted = 0  # trials of this worker that brought the study on
         self.failed: list[str] = []  # why its latest trials failed, since the last that did not
-        self.finished = Finished(study, outer, folder)
+        self.finished = Finished(study, optuna_study, folder)
         self.most: float = math.inf  # trials of one population that memory is known to hold
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Populations until enough trials are finished, by whomever."""
         self._record_unpruned()
         fruitless = 0  # populations in a row of which no trial counted
-        while (finished := finished_trials(self.outer)) < self.study.trials:
+        while (finished := finished_trials(self.optuna_study)) < self.study.trials:
             check_interrupted()
             if self.claims.halted:
                 raise KeyboardInterrupt
-            if (why := why_it_ends(self.outer, self.study.patience)) is not None:
+            if (why := why_it_ends(self.optuna_study, self.study.patience)) is not None:
                 self.progress.note(
                     f"{why}: {finished} of {self.study.trials} trials are finished; "
                     "launch again to go on"
@@ -90,7 +95,7 @@ class Worker:
             before = self.counted
             if not self._population():
                 if self.claims.exhausted:
-                    if not finished_trials(self.outer):
+                    if not finished_trials(self.optuna_study):
                         elsewhere = "see the trials of the other workers"
                         reason = self.failed[-1] if self.failed else elsewhere
                         raise RunError(
@@ -102,7 +107,7 @@ class Worker:
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
             fruitless = fruitless + 1 if self.counted == before else 0
-            call_back(callbacks, self.outer, self.folder, self.progress.note)
+            call_back(callbacks, self.optuna_study, self.folder, self.progress.note)
             enough = len(self.failed) >= _MOST_FAILURES or not self.counted
             if fruitless >= 2 and self.failed and enough and self.study.sampler is not None:
                 raise RunError(
@@ -123,8 +128,8 @@ class Worker:
                 for what, number in _numbers(name, extra, extra.unpruned).items()
             },
         )
-        if records.UNPRUNED in self.outer.user_attrs:
-            earlier = unpruned_result(self.outer.user_attrs[records.UNPRUNED])
+        if records.UNPRUNED in self.optuna_study.user_attrs:
+            earlier = unpruned_result(self.optuna_study.user_attrs[records.UNPRUNED])
             if (earlier.unit, earlier.cost_full) != (unpruned.unit, unpruned.cost_full):
                 raise RunError(
                     f"'{self.folder.path}': ratio 1 was {earlier.cost_full} {earlier.unit}, but "
@@ -140,13 +145,13 @@ class Worker:
             {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
             teachers,
         )
-        self.outer.set_user_attr(records.NOTES, [*map(hide_passwords, self.bench.notes)])
+        self.optuna_study.set_user_attr(records.NOTES, [*map(hide_passwords, self.bench.notes)])
         words = self.bench.words
-        self.outer.set_user_attr(records.WORDS, None if words is None else asdict(words))
-        self.outer.set_user_attr(records.UNPRUNED, asdict(unpruned))
+        self.optuna_study.set_user_attr(records.WORDS, None if words is None else asdict(words))
+        self.optuna_study.set_user_attr(records.UNPRUNED, asdict(unpruned))
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
             by = results.DIVERGENCE if unpruned.objective == "divergence" else self.bench.metric
-            self.outer.set_metric_names([by, unpruned.unit])
+            self.optuna_study.set_metric_names([by, unpruned.unit])
 
     def _yardstick(self, bench: Workbench) -> dict[str, Any]:
         """Objective, units of sizes, and the sizes of the unpruned model: a task of a run has but
@@ -164,7 +169,7 @@ class Worker:
         there was none to claim."""
         device, workers = self.bench.problem.device, 1
         if self.study.population == "auto" and device.startswith("cuda"):
-            workers = max(1, len(living(self.outer, self.folder)))
+            workers = max(1, len(living(self.optuna_study, self.folder)))
         most = int(min(self.most, self.study.at_once(device, workers)))
         try:
             claimed = self.claims.take(most, self.progress.note)
@@ -291,14 +296,14 @@ class Worker:
         trial = self.running[number]
         with self._still_ours(number):
             files = shown_files(self.folder.trial(number))
-            missing = upload(files, trial, self.outer, self.folder)
+            missing = upload(files, trial, self.optuna_study, self.folder)
             trial.set_constraint(records.BUDGET, result.violation)
             for aim, excess in result.aims.items():
                 trial.set_constraint(aim, excess)
             for what, worth in result.beside.items():  # by themselves, to be seen and drawn
                 trial.set_user_attr(what, worth)
             trial.set_user_attr(records.RESULT, asdict(result))
-            frozen = self.outer.tell(trial, [float(result.value()), float(result.cost)])
+            frozen = self.optuna_study.tell(trial, [float(result.value()), float(result.cost)])
             assert frozen.state is TrialState.COMPLETE, frozen.state
             missed = "" if result.missed is None else f", {result.missed}"
             ratio, reached, asked = map(
@@ -319,9 +324,9 @@ class Worker:
         try:
             yield
         except (*ALREADY_ENDED, OSError):  # the others remove what it writes
-            if all_trials(self.outer)[number].state is not TrialState.FAIL:
+            if all_trials(self.optuna_study)[number].state is not TrialState.FAIL:
                 raise
-            remove_files(self.outer, self.folder, self.running[number])
+            remove_files(self.optuna_study, self.folder, self.running[number])
             self._ended(number, "failed by other workers: this one seemed dead", counts=False)
 
     def _repeat(self, number: int, method: SearchMethod) -> None:
@@ -388,7 +393,7 @@ class Worker:
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         reason = hide_passwords(reason)
         for number in list(numbers):
-            fail_trial(self.outer, self.folder, number, {records.FAILURE: reason}, retry)
+            fail_trial(self.optuna_study, self.folder, number, {records.FAILURE: reason}, retry)
             self.failed.append(reason)
             self._ended(number, f"failed: {reason}", counts=False)
 
@@ -408,14 +413,14 @@ def _numbers(name: str, bench: Workbench, model: Measured | Score) -> dict[str, 
 
 def call_back(
     callbacks: Sequence[Callback],
-    outer: optuna.Study,
+    optuna_study: optuna.Study,
     folder: RunFolder,
     note: Callable[[str], object],
 ) -> None:
     """Show the run as it stands to each callback; one that fails is noted, and costs no trial."""
     if not callbacks:
         return
-    record = record_of(outer, folder.path)
+    record = record_of(optuna_study, folder.path)
     for callback in callbacks:
         try:
             callback(record)

@@ -88,14 +88,14 @@ def launch_workers(
             ended = _follow(running, run, callbacks, note)
         except KeyboardInterrupt:
             if submit is not None:
-                run.outer.set_user_attr(HALT, token)
+                run.optuna_study.set_user_attr(HALT, token)
                 note("workers stop after their current trials; Ctrl-C again stops them at once")
                 wait(running)
             raise
-        claims, finished = run.claims(), finished_trials(run.outer)
-        over = why_it_ends(run.outer, study.patience) is not None
+        claims, finished = run.claims(), finished_trials(run.optuna_study)
+        over = why_it_ends(run.optuna_study, study.patience) is not None
         if finished < study.trials and not over and not (finished and claims.exhausted):
-            raise RunError(_unfinished(study, run.outer, ended))
+            raise RunError(_unfinished(study, run.optuna_study, ended))
         claims.fail_orphans()
         return run.record()
 
@@ -180,7 +180,7 @@ def _follow(
 ) -> list[Ended]:
     """Wait until all workers have ended; tell of those that did before the study was finished."""
     ended: list[Ended] = []
-    pending, shown = set(running), finished_trials(run.outer)
+    pending, shown = set(running), finished_trials(run.optuna_study)
     while pending:
         check_interrupted()
         done, pending = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
@@ -194,9 +194,9 @@ def _follow(
                             "  the others go on and retry its trials; `maskfront work` with "
                             f"the folder '{run.folder.path}' adds another worker"
                         )
-        finished = finished_trials(run.outer)
-        if finished != shown and UNPRUNED in run.outer.user_attrs:
-            call_back(callbacks, run.outer, run.folder, note)
+        finished = finished_trials(run.optuna_study)
+        if finished != shown and UNPRUNED in run.optuna_study.user_attrs:
+            call_back(callbacks, run.optuna_study, run.folder, note)
             shown = finished
     return ended
 
@@ -210,8 +210,8 @@ def _results(future: Future[Any], number: int) -> list[Ended]:
     return [(number, f"it died ({codes[1] if codes else ' '.join(str(error).split())})")]
 
 
-def _unfinished(study: Study, outer: optuna.Study, ended: Sequence[Ended]) -> str:
-    reasons, finished = {reason for _, reason in ended} - {None}, finished_trials(outer)
+def _unfinished(study: Study, optuna_study: optuna.Study, ended: Sequence[Ended]) -> str:
+    reasons, finished = {reason for _, reason in ended} - {None}, finished_trials(optuna_study)
     endings = "; ".join(f"worker {number}: {reason}" for number, reason in ended)
     if len(reasons) == 1:
         endings = str(reasons.pop())

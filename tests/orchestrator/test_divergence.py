@@ -38,11 +38,11 @@ def run(by_divergence: Study, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_optuna_minimises_the_divergence(run: Run) -> None:
-    outer = load_optuna_study(run.folder)
-    assert outer.directions == [StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]
-    assert outer.metric_names == ["divergence", "flops@16"]
+    optuna_study = load_optuna_study(run.folder)
+    assert optuna_study.directions == [StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]
+    assert optuna_study.metric_names == ["divergence", "flops@16"]
     assert len(run.finished) == 3
-    for trial, row in zip(outer.get_trials(), run.finished, strict=True):
+    for trial, row in zip(optuna_study.get_trials(), run.finished, strict=True):
         assert trial.values == [row.result.divergence, row.result.cost]
         assert row.result.divergence > 0
         assert row.result.heldout_divergence > 0
@@ -50,7 +50,7 @@ def test_optuna_minimises_the_divergence(run: Run) -> None:
         assert low <= row.result.metric <= high
     assert (run.unpruned.divergence, run.unpruned.heldout_divergence) == (0, 0)
     met = {row.number for row in run.finished if row.feasible}
-    best = {trial.number for trial in outer.best_trials}
+    best = {trial.number for trial in optuna_study.best_trials}
     assert {row.number for row in run.front} == best & met != set()
     assert run.definition["objective"] == "divergence"
 

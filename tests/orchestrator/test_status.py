@@ -40,13 +40,13 @@ def test_status_counts_trials_workers_and_failures(
     folder = tmp_path / "run"
     ends = scripted(study, "result", "fail", "result", "result")
     run = run_study(ends, folder, trials=3)
-    outer = load_optuna_study(folder)
-    dead = Heartbeat(outer, RunFolder(folder), "cpu")
+    optuna_study = load_optuna_study(folder)
+    dead = Heartbeat(optuna_study, RunFolder(folder), "cpu")
     dead._beat()
     dead._file.touch()
-    with Heartbeat(outer, RunFolder(folder), "cuda") as beating:
+    with Heartbeat(optuna_study, RunFolder(folder), "cuda") as beating:
         idle = "\n".join(run_status(folder).lines())
-        outer.ask().set_user_attr(WORKER, beating.record.name)
+        optuna_study.ask().set_user_attr(WORKER, beating.record.name)
         status = run_status(folder)
         lines = "\n".join(status.lines())
     counts = {state: count for state, count in status.trials.items() if count}

@@ -138,15 +138,17 @@ def scripted_losses(monkeypatch: pytest.MonkeyPatch, *losses: list[float]) -> No
 
 
 def outer_of(study: Study, storage: str, **more: int) -> optuna.Study:
-    outer = optuna.create_study(storage=storage, study_name=study.name, directions=["maximize"] * 2)
-    outer.set_user_attr("definition", {"name": study.name, **more})
-    return outer
+    optuna_study = optuna.create_study(
+        storage=storage, study_name=study.name, directions=["maximize"] * 2
+    )
+    optuna_study.set_user_attr("definition", {"name": study.name, **more})
+    return optuna_study
 
 
-def tune_teacher(study: Study, outer: optuna.Study, session: Session) -> None:
+def tune_teacher(study: Study, optuna_study: optuna.Study, session: Session) -> None:
     """Without data: the settings are all there."""
     inputs: Any = SimpleNamespace(teacher=study.teacher)
-    teacher_study.tune_teacher(study, outer, inputs, session)
+    teacher_study.tune_teacher(study, optuna_study, inputs, session)
 
 
 def test_bad_trainings_stop_early(
@@ -155,14 +157,14 @@ def test_bad_trainings_stop_early(
     good, bad, worse, nan = [0.6, 0.5, 0.4], [0.7, 0.6, 0.5], [0.8, 0.9, 0.1], [float("nan")]
     scripted_losses(monkeypatch, bad, nan, good, bad, worse)
     study = replace(tuned, teacher=replace(tuned.teacher, trials=5))
-    outer, session = outer_of(study, f"sqlite:///{tmp_path}/a.db"), Session(cache=tmp_path)
-    tune_teacher(study, outer, session)
+    optuna_study, session = outer_of(study, f"sqlite:///{tmp_path}/a.db"), Session(cache=tmp_path)
+    tune_teacher(study, optuna_study, session)
     assert json.loads((tmp_path / "chosen").read_text()) == good
     found = optuna.load_study(study_name="tiny-teacher", storage=f"sqlite:///{tmp_path}/a.db")
     pruned = [trial.number for trial in found.trials if trial.state is TrialState.PRUNED]
     assert pruned == [1, 4]
     assert max(found.trials[4].intermediate_values) == 2, "its third epoch never came"
-    assert outer.user_attrs[TUNED]["trial"] == 2
+    assert optuna_study.user_attrs[TUNED]["trial"] == 2
 
 
 def test_no_finite_loss_and_another_study_of_the_name_are_refused(
@@ -171,22 +173,22 @@ def test_no_finite_loss_and_another_study_of_the_name_are_refused(
     nan = [float("nan")]
     scripted_losses(monkeypatch, nan, nan, nan, nan)
     url, session = f"sqlite:///{tmp_path}/a.db", Session(cache=tmp_path)
-    outer = outer_of(tuned, url)
+    optuna_study = outer_of(tuned, url)
     with pytest.raises(UserError, match=r"finite loss; lower Teacher.learning_rate, now 0.001"):
-        tune_teacher(tuned, outer, session)
+        tune_teacher(tuned, optuna_study, session)
     optuna.delete_study(study_name="tiny", storage=url)
-    outer = outer_of(tuned, url, seed=2)
+    optuna_study = outer_of(tuned, url, seed=2)
     with pytest.raises(RunError, match="another study 'tiny-teacher'"):
-        tune_teacher(tuned, outer, session)
+        tune_teacher(tuned, optuna_study, session)
     for directions in (["minimize"], ["minimize", "minimize"]):
         other = replace(tuned, name=f"of{len(directions)}")
         theirs = optuna.create_study(
             storage=url, study_name=f"{other.name}-teacher", directions=directions
         )
         theirs.enqueue_trial({})
-        outer = outer_of(other, url)
+        optuna_study = outer_of(other, url)
         with pytest.raises(RunError, match=r"another study 'of\d-teacher'.*; give yours another"):
-            tune_teacher(other, outer, session)
+            tune_teacher(other, optuna_study, session)
 
 
 def test_what_cannot_be_tuned_is_refused(

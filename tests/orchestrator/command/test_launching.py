@@ -99,8 +99,8 @@ def test_workers_of_a_script_get_its_own_sampler_and_what_lies_beside_it(
     text = script.read_text().replace("seed=3,", "seed=3,\n    sampler=lambda s: beside.own(s),")
     script.write_text(text + _LAUNCH.format(workers=2))
     assert "on the front" in ran(["study.py"], tmp_path)
-    outer = load_optuna_study(tmp_path / "runs" / "tiny")
-    assert sum(trial.state.is_finished() for trial in outer.trials) == 2
+    optuna_study = load_optuna_study(tmp_path / "runs" / "tiny")
+    assert sum(trial.state.is_finished() for trial in optuna_study.trials) == 2
     assert (tmp_path / "runs" / "tiny" / "report.html").is_file()
 
 

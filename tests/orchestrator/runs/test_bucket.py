@@ -69,14 +69,16 @@ def test_a_dashboard_elsewhere_shows_what_lies_in_the_bucket(
     run_study(two, tmp_path / "run", trials=1, storage=url, artifacts=URL)
     run_study(two, tmp_path / "run", storage=url)  # the study remembers it
     (tmp_path / "run").rename(tmp_path / "gone")
-    outer = optuna.load_study(study_name="tiny", storage=open_storage(url))
-    assert len(outer.trials) == 2
+    optuna_study = optuna.load_study(study_name="tiny", storage=open_storage(url))
+    assert len(optuna_study.trials) == 2
     app = application(url)
-    for trial in outer.trials:
-        metas = get_all_artifact_meta(trial, storage=outer._storage)
+    for trial in optuna_study.trials:
+        metas = get_all_artifact_meta(trial, storage=optuna_study._storage)
         by_name = {meta.filename: meta.artifact_id for meta in metas}
         assert {"architecture.json", "model.safetensors"} <= set(by_name)
-        page = f"/artifacts/{outer._study_id}/{trial._trial_id}/{by_name['architecture.json']}"
+        page = (
+            f"/artifacts/{optuna_study._study_id}/{trial._trial_id}/{by_name['architecture.json']}"
+        )
         status, body = served(app, page)
         assert status.startswith("200")
         assert body == (tmp_path / f"gone/trials/{trial.number:05d}/architecture.json").read_bytes()

@@ -76,9 +76,9 @@ def test_a_run_that_may_not_be_written_can_be_looked_at(
 def test_one_that_is_at_work_can_be_looked_at_too(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run_study(scripted(study, "result"), folder, trials=1)
-    outer = load_optuna_study(folder)
-    with Heartbeat(outer, RunFolder(folder), "cpu") as beating:
-        outer.ask().set_user_attr(WORKER, beating.record.name)
+    optuna_study = load_optuna_study(folder)
+    with Heartbeat(optuna_study, RunFolder(folder), "cpu") as beating:
+        optuna_study.ask().set_user_attr(WORKER, beating.record.name)
         take_away_writing(folder)
         lines = as_a_reader("status", folder)
         (folder / "workers").chmod(0o755)

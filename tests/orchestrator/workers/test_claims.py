@@ -292,18 +292,18 @@ def test_a_trial_whose_worker_died_before_it_named_itself_is_failed(tmp_path: Pa
 
 def test_a_launch_by_hand_asks_again_what_failed(study: Study) -> None:
     one, two = {"end": "result", "tag": 0}, {"end": "result", "tag": 1}
-    asked, outer = scripted(study, "result", "result"), optuna.create_study()
+    asked, optuna_study = scripted(study, "result", "result"), optuna.create_study()
 
     def waiting() -> list[dict[str, object]]:
-        rows = outer.get_trials(states=(TrialState.WAITING,))
+        rows = optuna_study.get_trials(states=(TrialState.WAITING,))
         return [row.system_attrs["fixed_params"] for row in rows]
 
-    ask_first(outer, asked)
-    ask_first(outer, asked)
+    ask_first(optuna_study, asked)
+    ask_first(optuna_study, asked)
     assert waiting() == [one, two]
-    outer.tell(outer.ask().number, state=TrialState.FAIL)
-    outer.ask()  # runs
-    ask_first(outer, asked)
+    optuna_study.tell(optuna_study.ask().number, state=TrialState.FAIL)
+    optuna_study.ask()  # runs
+    ask_first(optuna_study, asked)
     assert waiting() == [one]
 
 

@@ -140,15 +140,15 @@ def test_the_optuna_study_has_two_named_objectives_and_the_budget(
     study: Study, tmp_path: Path
 ) -> None:
     run_study(study, tmp_path / "run", trials=2)
-    outer = optuna.load_study(
+    optuna_study = optuna.load_study(
         study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
     )
-    assert outer.directions == [
+    assert optuna_study.directions == [
         optuna.study.StudyDirection.MAXIMIZE,
         optuna.study.StudyDirection.MINIMIZE,
     ]
-    assert outer.metric_names == ["accuracy", "flops@16"]
-    for trial, record in zip(outer.trials, read_run(tmp_path / "run").trials, strict=True):
+    assert optuna_study.metric_names == ["accuracy", "flops@16"]
+    for trial, record in zip(optuna_study.trials, read_run(tmp_path / "run").trials, strict=True):
         assert record.result is not None
         assert trial.values == [record.result.metric, record.result.flops]
         assert trial.constraints == {"budget": pytest.approx(record.result.violation)}
@@ -159,7 +159,7 @@ def test_the_optuna_study_has_two_named_objectives_and_the_budget(
 def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: CostName) -> None:
     study = replace(study, cost=cost, first=({"target_ratio": 0.6},))
     run = run_study(study, tmp_path / "run", trials=2)
-    outer = optuna.load_study(
+    optuna_study = optuna.load_study(
         study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
     )
     unit = {
@@ -168,12 +168,12 @@ def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: Co
         "units": "units@heads+ffn",
         "latency": f"ms@cpu-{torch.get_num_threads()}threads-b1-s16",
     }[cost]
-    assert outer.metric_names == ["accuracy", unit]
+    assert optuna_study.metric_names == ["accuracy", unit]
     assert run.unpruned.unit == unit
     assert run.unpruned.ratio == 1
     assert run.definition["cost"] == cost
     shape = BertShape(layers=3, hidden=32, heads=4, head_dim=8, ffn=48, labels=3)
-    for trial, record in zip(outer.trials, run.trials, strict=True):
+    for trial, record in zip(optuna_study.trials, run.trials, strict=True):
         result = record.result
         assert result is not None
         assert trial.values == [result.metric, result.cost]
@@ -348,9 +348,9 @@ def test_a_trial_that_others_failed_while_it_was_written_ends_quietly(
     write = worker.write_trial
 
     def failed_meanwhile(folder: Path, *arguments: Any) -> list[Path]:
-        outer = load_optuna_study(tmp_path / "run")
+        optuna_study = load_optuna_study(tmp_path / "run")
         if folder.name == "00000":
-            outer.tell(0, state=optuna.trial.TrialState.FAIL)
+            optuna_study.tell(0, state=optuna.trial.TrialState.FAIL)
             raise FileNotFoundError(2, "No such file or directory", str(folder))
         return write(folder, *arguments)
 
@@ -417,9 +417,9 @@ def test_what_a_worker_left_that_was_killed_as_its_trial_failed_goes_at_the_next
     tried = scripted(study, "result", "result")
     run_study(tried, tmp_path / "run", trials=1)
     folder = RunFolder(tmp_path / "run")
-    outer = optuna.load_study(study_name="tiny", storage=open_storage(folder.storage))
-    outer.add_trial(optuna.trial.create_trial(state=TrialState.FAIL, user_attrs=claims.OWN))
-    left = folder.trial(outer.trials[-1].number)
+    optuna_study = optuna.load_study(study_name="tiny", storage=open_storage(folder.storage))
+    optuna_study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL, user_attrs=claims.OWN))
+    left = folder.trial(optuna_study.trials[-1].number)
     left.mkdir()
     (left / "result.json").touch()
     run_study(tried, tmp_path / "run", trials=2)
@@ -468,16 +468,20 @@ def test_optuna_is_told_when_all_of_a_trial_is_there(
     """Trap T10: nothing can be added to a trial that was told."""
     tell, told = optuna.Study.tell, []
 
-    def watched(outer: optuna.Study, trial: optuna.Trial, values: Sequence[float]) -> FrozenTrial:
-        known = outer.get_trials()[trial.number]
-        names = {meta.filename for meta in get_all_artifact_meta(known, storage=outer._storage)}
+    def watched(
+        optuna_study: optuna.Study, trial: optuna.Trial, values: Sequence[float]
+    ) -> FrozenTrial:
+        known = optuna_study.get_trials()[trial.number]
+        names = {
+            meta.filename for meta in get_all_artifact_meta(known, storage=optuna_study._storage)
+        }
         assert names >= {"architecture.json", "result.json", "curve.csv", "model.safetensors"}
         assert (
             json.loads((folder.trial(trial.number) / "result.json").read_text())
             == (known.user_attrs[RESULT])
         )
         assert set(known.constraints) == {BUDGET}
-        answer = tell(outer, trial, values)
+        answer = tell(optuna_study, trial, values)
         with pytest.raises(UpdateFinishedTrialError):
             trial.set_user_attr("late", True)
         told.append(trial.number)

@@ -122,14 +122,14 @@ def test_a_clock_that_is_set_meanwhile_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, timeout: float, jump: float
 ) -> None:
     """Other machines have nothing but that clock."""
-    outer, over, wall = optuna.create_study(), "the time is up", time.time
-    begin_launch(outer, timeout)
-    now = why_it_ends(outer, None)
+    optuna_study, over, wall = optuna.create_study(), "the time is up", time.time
+    begin_launch(optuna_study, timeout)
+    now = why_it_ends(optuna_study, None)
     assert now == (over if timeout < 1 else None)
     monkeypatch.setattr(time, "time", lambda: wall() + jump)
-    assert why_it_ends(outer, None) == now
+    assert why_it_ends(optuna_study, None) == now
     monkeypatch.setattr(limits, "this_machine", lambda: "another")
-    assert why_it_ends(outer, None) == (over if now is None else None)
+    assert why_it_ends(optuna_study, None) == (over if now is None else None)
 
 
 @pytest.mark.slow

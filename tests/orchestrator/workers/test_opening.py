@@ -32,10 +32,10 @@ def test_a_launch_killed_between_folder_and_study_is_launched_again(
     place: dict[str, Any] = {"out": tmp_path / "run", "storage": f"sqlite:///{tmp_path}/study.db"}
     set_user_attr = optuna.Study.set_user_attr
 
-    def killed(outer: optuna.Study, name: str, value: object) -> None:
+    def killed(optuna_study: optuna.Study, name: str, value: object) -> None:
         if name == HOME:
             raise SystemExit
-        set_user_attr(outer, name, value)
+        set_user_attr(optuna_study, name, value)
 
     monkeypatch.setattr(optuna.Study, "set_user_attr", killed)
     with pytest.raises(SystemExit):
@@ -91,11 +91,11 @@ def test_a_launch_that_is_refused_changes_nothing(study: Study, tmp_path: Path) 
     more = scripted(study, "result", "result", "result")
     with pytest.raises(RunError, match="the files of study 'tiny' are not in"):
         run_study(more, tmp_path / "b", storage=url)
-    outer = load_optuna_study(tmp_path / "run")
-    assert outer.user_attrs[WANTED] == 1
-    assert len(outer.trials) == 1
+    optuna_study = load_optuna_study(tmp_path / "run")
+    assert optuna_study.user_attrs[WANTED] == 1
+    assert len(optuna_study.trials) == 1
     run_study(more, tmp_path / "run", storage=url)
-    assert len(outer.trials) == 3
+    assert len(optuna_study.trials) == 3
 
 
 def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_path: Path) -> None:
@@ -110,16 +110,16 @@ def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_
 
 def test_a_copy_is_told_from_its_original_while_that_is_at_work(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
-    outer = optuna.create_study(study_name="s", storage=open_storage(url))
+    optuna_study = optuna.create_study(study_name="s", storage=open_storage(url))
     home, copy = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "copy")
     home.path.mkdir()
-    bind_folder(home, outer, url)
+    bind_folder(home, optuna_study, url)
     shutil.copytree(home.path, copy.path)
     with home.locked(), pytest.raises(RunError, match=r"copy', but in .*run "):
-        bind_folder(copy, outer, url)
-    bind_folder(copy, outer, url)  # as if moved to another disk
+        bind_folder(copy, optuna_study, url)
+    bind_folder(copy, optuna_study, url)  # as if moved to another disk
     with copy.locked(), pytest.raises(RunError, match=r"run', but in .*copy "):
-        bind_folder(home, outer, url)
+        bind_folder(home, optuna_study, url)
 
 
 @pytest.mark.slow

@@ -78,10 +78,12 @@ def test_threads_are_divided_and_no_point_is_asked_twice(
     assert len({trial.knobs["target_ratio"] for trial in run.trials}) == 6
     marks = list((tmp_path / "marks").iterdir())
     assert [mark.read_text() for mark in marks] == ["3", "3"]
-    outer = load_optuna_study(tmp_path / "run")
-    owners = {trial.user_attrs[WORKER] for trial in outer.trials}
-    assert owners == set(workers_of(outer))
-    assert {worker.pid for worker in workers_of(outer).values()} == {int(m.name) for m in marks}
+    optuna_study = load_optuna_study(tmp_path / "run")
+    owners = {trial.user_attrs[WORKER] for trial in optuna_study.trials}
+    assert owners == set(workers_of(optuna_study))
+    assert {worker.pid for worker in workers_of(optuna_study).values()} == {
+        int(m.name) for m in marks
+    }
 
 
 @pytest.mark.slow
@@ -134,8 +136,8 @@ def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "launch again to go on" in errors
-    outer = load_optuna_study(folder)
-    assert all(worker.ended for worker in workers_of(outer).values())
+    optuna_study = load_optuna_study(folder)
+    assert all(worker.ended for worker in workers_of(optuna_study).values())
     assert {trial.failure for trial in read_run(folder).trials} == {"interrupted"}
 
 
