@@ -1,6 +1,6 @@
-"""Settings of a method by their places: what a study may tune.
+"""Settings of a method by path: what a study may tune.
 
-A place is a field ("target_ratio"), a field of one of a tuple of named things
+A path names a field ("target_ratio"), a field of one of a tuple of named things
 ("stages.recover.learning_rate"), an entry of a tuple ("heads[3]"), or what stands in one that has
 no name ("nodes[2].operations[0]").
 """
@@ -23,26 +23,26 @@ Owner = TypeVar("Owner", bound="DataclassInstance")
 def settings(owner: DataclassInstance) -> dict[str, Any]:
     """Values of a method, or of another dataclass, by path."""
     return {
-        place: value
+        path: value
         for field in fields(owner)
-        for place, value in _places(field.name, getattr(owner, field.name))
+        for path, value in _paths(field.name, getattr(owner, field.name))
     }
 
 
 def with_knobs(owner: Owner, knobs: Mapping[str, Any]) -> Owner:
     """Copy with other values at these paths. Raises UserError for an unknown path."""
-    places = settings(owner)
-    check_spelling(type(owner).__name__, knobs, places)
+    paths = settings(owner)
+    check_spelling(type(owner).__name__, knobs, paths)
     changes = {f.name: _changed(f.name, getattr(owner, f.name), knobs) for f in fields(owner)}
     return replace(owner, **changes)
 
 
-def matches(place: str, patterns: Set[str]) -> bool:
-    """Whether one of the patterns names the place; "*" stands for anything."""
-    return any(fnmatchcase(place, pattern) for pattern in patterns)
+def matches(path: str, patterns: Set[str]) -> bool:
+    """Whether one of the patterns names the path; "*" stands for anything."""
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
-def _places(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _paths(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, tuple):
         yield name, value
         return
@@ -51,8 +51,8 @@ def _places(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         if named:
             for inner in fields(entry):
                 if inner.name != "name":
-                    place = f"{_called(name, number, entry)}.{inner.name}"
-                    yield from _places(place, getattr(entry, inner.name))
+                    path = f"{_called(name, number, entry)}.{inner.name}"
+                    yield from _paths(path, getattr(entry, inner.name))
         else:
             yield f"{name}[{number}]", entry
 

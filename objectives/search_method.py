@@ -32,7 +32,7 @@ class SearchResult:
     """A student that was searched, cut and trained, ready to be scored."""
 
     slot: int
-    """The place of the student in its population."""
+    """Index of the student in its population."""
     architecture: Architecture
     """Architecture that the search chose."""
     model: PreTrainedModel
@@ -55,7 +55,7 @@ class SearchFailure:
     """A student that has no result: its loss was not finite, say."""
 
     slot: int
-    """The place of the student in its population."""
+    """Index of the student in its population."""
     reason: str
     """In one line, for people."""
 
@@ -87,7 +87,7 @@ class SearchMethod(Checked, abc.ABC):
     """Costs that a study of the method may count: by default those that can be counted or timed of
     any model."""
     per_slot: ClassVar[frozenset[str]] = frozenset()
-    """The settings in which the members of one population may differ: places as in `knobs`, where
+    """The settings in which the members of one population may differ: paths as in `knobs`, where
     "*" stands for anything, such as "stages.*.learning_rate"."""
     learns_beside: ClassVar[bool] = False
     """Whether it learns the tasks of `Study.beside` too: then a study must name some."""
@@ -175,7 +175,7 @@ class SearchMethod(Checked, abc.ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         named = {name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())}
-        unknown = {place for place in cls.per_slot if place.partition(".")[0] not in named}
+        unknown = {index for index in cls.per_slot if index.partition(".")[0] not in named}
         if unknown:
             raise TypeError(f"{cls.__name__}.per_slot names no field: {sorted(unknown)}")
 
@@ -183,8 +183,8 @@ class SearchMethod(Checked, abc.ABC):
 def populations(members: Sequence[SearchMethod]) -> list[list[int]]:
     """Places of `members` that can train together: equal but for the settings of `per_slot`."""
     groups: dict[tuple[object, ...], list[int]] = {}
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         shared = (s for s in settings(member).items() if not matches(s[0], member.per_slot))
         key = (type(member), *shared)
-        groups.setdefault(key, []).append(place)
+        groups.setdefault(key, []).append(index)
     return list(groups.values())

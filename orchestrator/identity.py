@@ -50,10 +50,10 @@ def definition_of(
     if study.beside:
         parts["beside"] = ", ".join(extra.task.name for extra in study.beside)
     for extra in study.beside:
-        place, (text, model) = f"beside.{extra.task.name}", (beside or {})[extra.task.name]
-        parts |= {f"{place}.data": text, **dict(_entries(f"{place}.teacher", extra.teacher))}
-        parts |= _of_task(place, extra.task)
-        parts[f"{place}.teacher.checkpoint"] = model
+        path, (text, model) = f"beside.{extra.task.name}", (beside or {})[extra.task.name]
+        parts |= {f"{path}.data": text, **dict(_entries(f"{path}.teacher", extra.teacher))}
+        parts |= _of_task(path, extra.task)
+        parts[f"{path}.teacher.checkpoint"] = model
     parts |= {f"space.{name}": distribution_to_json(d) for name, d in study.knobs.items()}
     return {name: str(value) for name, value in parts.items()}
 
@@ -83,14 +83,14 @@ def sources_of(study: Study) -> dict[str, str]:
     return {name: hide_passwords(text) for name, text in named.items() if text is not None}
 
 
-def _of_task(place: str, task: Task) -> dict[str, object]:
+def _of_task(path: str, task: Task) -> dict[str, object]:
     """Entries that decide results beside the text; later ones only where they differ from the
     default."""
     entries = {name: getattr(task, name) for name in ("metric", "max_length")}
     for name in ("multi_label", "thresholds", "truncation"):
         if (value := getattr(task, name)) != getattr(type(task), name):
             entries[name] = value
-    return {f"{place}.{name}": value for name, value in entries.items()}
+    return {f"{path}.{name}": value for name, value in entries.items()}
 
 
 def _settings(study: Study) -> Iterator[tuple[str, object]]:
@@ -108,11 +108,11 @@ def _settings(study: Study) -> Iterator[tuple[str, object]]:
         yield from (entry for entry in entries if entry[0] not in tuned)
 
 
-def _entries(place: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
+def _entries(path: str, owner: DataclassInstance) -> Iterator[tuple[str, object]]:
     for field in fields(owner):
-        name, value = f"{place}.{field.name}", getattr(owner, field.name)
+        name, value = f"{path}.{field.name}", getattr(owner, field.name)
         unset = field.metadata == LATER and value == field.default
-        if unset or not field.compare:  # a place, which decides nothing
+        if unset or not field.compare:  # a folder, which decides nothing
             continue
         if is_dataclass(value) and not isinstance(value, type):
             yield from _entries(name, value)

@@ -37,7 +37,7 @@ class MethodSpace:
 
     method: SearchMethod
     space: Mapping[str, BaseDistribution]
-    """By the places of the method, without a prefix."""
+    """By the paths of the method, without a prefix."""
     prefix: str
     """Prefix of its hyperparameters in the study: "cut.", or "" where there is but one method."""
     share: float
@@ -54,7 +54,7 @@ class MethodSpace:
         for name, knob in self.space.items():
             shown = self.prefix + name
             if name not in fields:
-                names = sorted(self.prefix + place for place in fields)
+                names = sorted(self.prefix + path for path in fields)
                 raise UserError(
                     f"Study.space names '{shown}', which is not among "
                     f"{', '.join(names)}{did_you_mean(shown, names)}"

@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Study(Checked):
     """Definition of a study. A study is never edited after its first trial: make a new one.
 
-    A trial is the method with other values at some places, the knobs drawn from `space`.
+    A trial is the method with other values at some paths, the knobs drawn from `space`.
     """
 
     name: str
@@ -212,7 +212,7 @@ class Study(Checked):
                 raise UserError(f"Study.first holds {knobs!r}; add the method's name as 'method'")
             for name, value in knobs.items():
                 if name not in distributions or not applies(name, knobs):
-                    names = sorted(place for place in distributions if applies(place, knobs))
+                    names = sorted(path for path in distributions if applies(path, knobs))
                     raise UserError(
                         f"Study.first names '{name}', which is not among "
                         f"{', '.join(names)}{did_you_mean(name, names)}"
@@ -249,10 +249,10 @@ class Study(Checked):
                     f"Study.method names '{name}'; use letters, digits, '-' and '_', but not "
                     f"the name '{METHOD}'"
                 )
-        for place in self.space if self._several else ():
-            if place.partition(".")[0] not in self.methods:
+        for path in self.space if self._several else ():
+            if path.partition(".")[0] not in self.methods:
                 raise UserError(
-                    f"Study.space names '{place}', which must begin with the name of a "
+                    f"Study.space names '{path}', which must begin with the name of a "
                     f"method: {', '.join(f'{name}.' for name in self.methods)}"
                 )
         for part in self._parts.values():
@@ -382,10 +382,10 @@ class Study(Checked):
 
 
 def _of_method(name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs of one of several methods, by its own places; the empty name has all."""
+    """The knobs of one of several methods, by its own paths; the empty name has all."""
     prefix = f"{name}."
     return {
-        place.removeprefix(prefix): value
-        for place, value in knobs.items()
-        if not name or place.startswith(prefix)
+        path.removeprefix(prefix): value
+        for path, value in knobs.items()
+        if not name or path.startswith(prefix)
     }

@@ -98,8 +98,8 @@ def _opened(study: Study, optuna_study: optuna.Study) -> optuna.Study:
     tuning.set_user_attr(DEFINITION, definition)
     tuning.set_user_attr(TEACHER_OF, study.name)
     if not trials:
-        places = ("learning_rate", "epochs", "batch_size", "warmup")
-        tuning.enqueue_trial({place: getattr(study.teacher, place) for place in places})
+        names = ("learning_rate", "epochs", "batch_size", "warmup")
+        tuning.enqueue_trial({name: getattr(study.teacher, name) for name in names})
     for trial in trials:
         if trial.state is TrialState.RUNNING:
             tuning.enqueue_trial(knobs_of(trial))

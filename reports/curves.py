@@ -32,8 +32,8 @@ class Curve:
         names = [*self.rows[0]] if self.rows else []
         columns = {
             name: [
-                (place, value)
-                for place, row in enumerate(self.rows)
+                (index, value)
+                for index, row in enumerate(self.rows)
                 if (value := _number(row[name])) is not None
             ]
             for name in names
@@ -45,8 +45,8 @@ class Curve:
     def stages(self) -> dict[str, int]:
         """The stages by the row they start with."""
         starts: dict[str, int] = {}
-        for place, row in enumerate(self.rows):
-            starts.setdefault(row.get("stage") or "", place)
+        for index, row in enumerate(self.rows):
+            starts.setdefault(row.get("stage") or "", index)
         return starts
 
     def thinned(self, points: int) -> dict[str, list[tuple[int, float]]]:
@@ -58,7 +58,7 @@ class Curve:
             step = max(1, math.ceil((end - start) / points))
             shown |= {*range(start, end, step), end - 1}
         return {
-            name: [(place, float(f"{value:.4g}")) for place, value in values if place in shown]
+            name: [(index, float(f"{value:.4g}")) for index, value in values if index in shown]
             for name, values in self.columns.items()
         }
 

@@ -31,9 +31,9 @@ class Overlay:
         """Whether a run must be named to be told from another."""
         return len(self.runs) > 1
 
-    def prefix(self, place: int) -> str:
+    def prefix(self, index: int) -> str:
         """Prefix that names the run where there are several."""
-        return f"{self.names[place]}: " if self.several else ""
+        return f"{self.names[index]}: " if self.several else ""
 
     @property
     def relative(self) -> bool:
@@ -82,15 +82,15 @@ class Overlay:
     def groups(self) -> dict[str, list[int]]:
         """Places of the runs that differ in nothing but their seed, by a name for them."""
         by_study: dict[tuple[tuple[str, str], ...], list[int]] = {}
-        for place, run in enumerate(self.runs):
+        for index, run in enumerate(self.runs):
             shared = [item for item in run.definition.items() if item[0] not in ("seed", "name")]
-            by_study.setdefault(tuple(sorted(shared)), []).append(place)
+            by_study.setdefault(tuple(sorted(shared)), []).append(index)
         groups = {}
-        for places in by_study.values():
-            name = self.names[places[0]]
-            if len(places) > 1:
-                name += f" and {len(places) - 1} more seed{'s' if len(places) > 2 else ''}"
-            groups[name] = places
+        for indices in by_study.values():
+            name = self.names[indices[0]]
+            if len(indices) > 1:
+                name += f" and {len(indices) - 1} more seed{'s' if len(indices) > 2 else ''}"
+            groups[name] = indices
         return groups
 
 
@@ -131,7 +131,7 @@ def overlay(runs: Runs) -> Overlay:
         )
     counts = Counter(run.name for run in runs)
     names = [run.name if counts[run.name] == 1 else f"{run.name} ({run.folder})" for run in runs]
-    before = [names[:place].count(name) for place, name in enumerate(names)]
+    before = [names[:index].count(name) for index, name in enumerate(names)]
     names = [f"{name} {n + 1}" if n else name for name, n in zip(names, before, strict=True)]
     together = Overlay(tuple(runs), tuple(names))
     if together.relative and any(model.metric <= 0 for model in unpruned):

@@ -82,15 +82,15 @@ def _fewest_rows(loss: float) -> int:
 def cheapest_within(
     lost: Sequence[float], most_lost: Callable[[int], float | None], margin: float
 ) -> tuple[int, bool] | None:
-    """The place of the cheapest model of a front that loses at most a margin, and whether it surely
-    does: of the first by rising cost whose upper end, `most_lost` by its place, is within the
+    """Index of the cheapest model of a front that loses at most a margin, and whether it surely
+    does: of the first by rising cost whose upper end, `most_lost` by its index, is within the
     margin, or if there is none of the first that seems to be. None if none seems to be.
     """
-    seems = [place for place, loss in enumerate(lost) if loss <= margin]
-    for place in seems:
-        most = most_lost(place)
+    seems = [index for index, loss in enumerate(lost) if loss <= margin]
+    for index in seems:
+        most = most_lost(index)
         if most is not None and most <= margin:
-            return place, True
+            return index, True
     return (seems[0], False) if seems else None
 
 
@@ -109,8 +109,8 @@ def optimism(
         lost = unpruned - sample_M[front]
         most = lost + wider_M[front]
         if chosen := cheapest_within(lost.tolist(), most.__getitem__, loss * unpruned):
-            place = front[chosen[0]]
-            gains.append(sample_M[place] - metrics_M[place])
+            index = front[chosen[0]]
+            gains.append(sample_M[index] - metrics_M[index])
     return float(np.sqrt(2) * np.mean(gains)) if gains else 0.0
 
 
@@ -166,8 +166,8 @@ def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
     lost = [view.run.unpruned.metric - trial.result.metric for trial in view.front]
     comparison = view.paired
 
-    def most_lost(place: int) -> float | None:
-        return comparison.most_lost(view.front[place]) if comparison else lost[place]
+    def most_lost(index: int) -> float | None:
+        return comparison.most_lost(view.front[index]) if comparison else lost[index]
 
     chosen = cheapest_within(lost, most_lost, margin)
     if chosen is None:

@@ -209,8 +209,8 @@ def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
 
 def spread(models: Sequence[_Model], most: int) -> list[_Model]:
     """Take at most so many models, evenly spaced, the first and the last among them."""
-    places = np.linspace(0, len(models) - 1, min(len(models), most))
-    return [models[round(place)] for place in places]
+    indices = np.linspace(0, len(models) - 1, min(len(models), most))
+    return [models[round(index)] for index in indices]
 
 
 def pairs_of(members: Sequence[Member], rows: GateRows) -> Iterator[CascadePair]:

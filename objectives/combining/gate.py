@@ -106,16 +106,16 @@ def _cheapest_passing(
     small = candidates[numbers[front[-1]]].small
     safest = max(
         range(len(fitted)),
-        key=lambda place: (fitted[place].small is small, fitted[place].large.cost),
+        key=lambda index: (fitted[index].small is small, fitted[index].large.cost),
     )
     safer = (numbers[order] == safest) & (costs[order] > costs[front[-1]])
     judging = cache(lambda number: candidates[number].judged_by(~third))
     cheapest, cost = None, math.inf
-    for place in (*order[safer][::-1], *front[::-1]):
-        if costs[place] > _STEP * cost and thresholds[place] > -math.inf:
+    for index in (*order[safer][::-1], *front[::-1]):
+        if costs[index] > _STEP * cost and thresholds[index] > -math.inf:
             continue
-        pair, threshold, cost = candidates[numbers[place]], float(thresholds[place]), costs[place]
-        if not passes(judging(numbers[place]), threshold):
+        pair, threshold, cost = candidates[numbers[index]], float(thresholds[index]), costs[index]
+        if not passes(judging(numbers[index]), threshold):
             break
         cheapest = pair, threshold
     if cheapest is None:
@@ -138,10 +138,10 @@ def most_agreeing_within(pairs: Sequence[CascadePair], cost: float) -> Cascade |
     for pair in [*pairs, *threefold(pairs)]:
         curve = pair.curve()
         agreed = np.where(curve.costs <= cost, curve.agreed, -1)
-        place = int(agreed.argmax())
-        if agreed[place] >= 0:
-            key = (int(agreed[place]), -float(curve.costs[place]))
-            candidates.append((key, float(curve.thresholds[place]), pair))
+        index = int(agreed.argmax())
+        if agreed[index] >= 0:
+            key = (int(agreed[index]), -float(curve.costs[index]))
+            candidates.append((key, float(curve.thresholds[index]), pair))
     if not candidates:
         return None
     _, threshold, pair = max(candidates, key=lambda candidate: candidate[0])

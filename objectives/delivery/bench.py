@@ -208,7 +208,7 @@ def _from_text(
     with TemporaryDirectory() as scratch:
         classifiers = [
             open_classifier(
-                Path(scratch, str(place)),
+                Path(scratch, str(index)),
                 str(file.resolve()),
                 models[name],
                 tokenizers[name],
@@ -216,7 +216,7 @@ def _from_text(
                 data.task.truncation,
                 texts,
             )
-            for place, (name, file) in enumerate(files.items())
+            for index, (name, file) in enumerate(files.items())
         ]
         for batch in _TEXT_BATCHES:
             full_batches = texts[: len(texts) // batch * batch or None]  # batches

@@ -178,10 +178,10 @@ class _Stage:
     def read(self, texts: Sequence[str | tuple[str, str]]) -> list[Ids]:
         """Read plain texts by the dictionary, all others by the tokenizer."""
         rows: list[Any] = [self.words.read(text) for text in texts]
-        if others := [place for place, row in enumerate(rows) if row is None]:
-            encodings = self.tokenizer.encode_batch([texts[place] for place in others])
-            for place, encoding in zip(others, encodings, strict=True):
-                rows[place] = encoding.ids, encoding.type_ids
+        if others := [index for index, row in enumerate(rows) if row is None]:
+            encodings = self.tokenizer.encode_batch([texts[index] for index in others])
+            for index, encoding in zip(others, encodings, strict=True):
+                rows[index] = encoding.ids, encoding.type_ids
         return rows
 
     def logits(self, rows: Sequence[Ids]) -> Any:
@@ -206,11 +206,11 @@ class _Stage:
         return ids[: self.head] + ids[len(ids) - self.tail :]
 
     def unsure(self, logits: Any) -> list[int]:
-        """Give the places of the rows that the next model is asked about."""
+        """Give the indices of the rows that the next model is asked about."""
         sure = _CONFIDENCES[self.settings["confidence"]]
         temperature, threshold = self.settings["temperature"], self.settings["threshold"]
         rows = enumerate(logits.tolist())
-        return [place for place, row in rows if sure(_softmax(row, temperature)) < threshold]
+        return [index for index, row in rows if sure(_softmax(row, temperature)) < threshold]
 
 
 class Classifier:
@@ -240,7 +240,7 @@ class Classifier:
             unsure = stage.unsure(logits[rows])
             if not unsure:
                 break
-            rows, read = [rows[place] for place in unsure], [read[place] for place in unsure]
+            rows, read = [rows[index] for index in unsure], [read[index] for index in unsure]
             deferred = deferred or len(rows)
             if following.settings["tokenizer"] != stage.settings["tokenizer"]:
                 read = following.read([batch[row] for row in rows])
@@ -295,15 +295,15 @@ def _listed(texts: Any) -> list[Any]:
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):
         raise TypeError("a table or a mapping gives the names of its columns; give a list of texts")
     listed = [texts] if isinstance(texts, str) else texts
-    return [_checked(place, text) for place, text in enumerate(listed)]
+    return [_checked(index, text) for index, text in enumerate(listed)]
 
 
-def _checked(place: int, text: Any) -> str | tuple[str, ...]:
+def _checked(index: int, text: Any) -> str | tuple[str, ...]:
     if isinstance(text, str):
         return _mended(text)
     pair = isinstance(text, tuple | list | np.ndarray) and len(text) == 2
     if not pair or not all(isinstance(part, str) for part in text):
-        raise TypeError(f"texts[{place}] is {text!r:.60}; give a string, or of a pair a tuple")
+        raise TypeError(f"texts[{index}] is {text!r:.60}; give a string, or of a pair a tuple")
     return tuple(map(_mended, text))
 
 

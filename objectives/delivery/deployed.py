@@ -153,7 +153,7 @@ def open_classifier(
 def labels_of(model: PreTrainedModel) -> list[str] | None:
     """The names of its outputs; None where it has one, a number."""
     names: Any = model.config.id2label
-    return None if len(names) == 1 else [names[place] for place in range(len(names))]
+    return None if len(names) == 1 else [names[index] for index in range(len(names))]
 
 
 def stage_settings(model: PreTrainedModel) -> dict[str, Any]:
@@ -194,10 +194,10 @@ def text_to_label(
     for number in range(rounds):
         say(f"text to label, batch {batch}: round {number + 1} of {rounds}")
         for column, classifier in enumerate(classifiers):
-            for place, call in enumerate(calls):
+            for index, call in enumerate(calls):
                 start = time.process_time()
                 classifier(call, batch)
-                times[number, place, column] = 1000 * (time.process_time() - start)
+                times[number, index, column] = 1000 * (time.process_time() - start)
     return np.asarray(np.median(times, axis=0))
 
 

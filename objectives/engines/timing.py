@@ -39,8 +39,8 @@ def in_turns(
     times = np.empty((WARM_UPS + rounds, len(runs)))
     with _compiling(len(runs)) if engine == "compile" else nullcontext():
         for number, row in enumerate(times):
-            for place in range(len(runs))[:: 1 if number % 2 else -1]:
-                row[place] = milliseconds(partial(runs[place], inputs), device)
+            for index in range(len(runs))[:: 1 if number % 2 else -1]:
+                row[index] = milliseconds(partial(runs[index], inputs), device)
             advance()
     return times[WARM_UPS:]
 

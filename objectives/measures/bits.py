@@ -82,8 +82,8 @@ class Bytes(Cost):
                 continue
             layer = f"bert.encoder.layer.{number}."
             sizes = units.widths(self.shape)._asdict() | {"hidden": hidden}
-            for place, linear in enumerate(LINEARS):
-                yield from _linear(layer, linear, sizes, units, units.rank(place))
+            for index, linear in enumerate(LINEARS):
+                yield from _linear(layer, linear, sizes, units, units.rank(index))
                 inputs = getattr(units, linear.inputs, None) if linear.inputs in INPUTS else None
                 if inputs is not None:
                     yield f"{layer}{linear.name}.inputs", _empty(len(inputs), dtype=torch.int64)

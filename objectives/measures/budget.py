@@ -128,8 +128,8 @@ def _other_costly_ones(
     return None
 
 
-def places(scores: Tensor) -> Tensor:
-    """The place of each unit along the last dimension, 0 the highest; of equals the first is."""
+def ranks_of(scores: Tensor) -> Tensor:
+    """Rank of each unit along the last dimension: 0 for the highest, the first of equals before."""
     return scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
 
 
@@ -210,7 +210,7 @@ class _Lanes:
         for space, lanes in self.of_space.items():
             counts_kept = counts[lanes].view(self.rows[space])
             counts_kept = counts_kept[:, 0] if space in _MAY_BE_EMPTY else counts_kept.clamp_min(1)
-            masks[space] = places(self.scores[space]) < counts_kept[..., None]
+            masks[space] = ranks_of(self.scores[space]) < counts_kept[..., None]
         return masks
 
     def _widths(self, counts: Tensor) -> Widths[Tensor]:

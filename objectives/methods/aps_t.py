@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from objectives.device import matmul_dtype, on_device, to_device
 from objectives.errors import NonNegativeFloat, PositiveFloat, ShareBelowOne, check_ranges
-from objectives.measures.budget import places
+from objectives.measures.budget import ranks_of
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.pruning.importance import importance_of_student
@@ -98,7 +98,7 @@ class Projections(dict[str, dict[int, Tensor]]):
         for space, of_widths in self.items():
             widths = [getattr(layer, space) for layer in model]
             weight = [of_widths[width][n].square().sum(-1) for n, width in enumerate(widths)]
-            ranked = places(torch.stack(weight).cpu())
+            ranked = ranks_of(torch.stack(weight).cpu())
             masks[space] = (ranked < torch.tensor(widths)[:, None]).tolist()
         return BertArchitecture.from_masks(shape, masks)
 

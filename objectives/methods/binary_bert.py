@@ -83,8 +83,8 @@ def split(weight: Tensor) -> Tensor:
 
     signs = torch.ones_like(exact)  # where 1, `upper` is w1's
     skewed = (exact * ~stays).sum(-1, keepdim=True).abs() >= staying
-    places = (sizes * ~stays).argsort(-1, descending=True).argsort(-1)
-    in_turn = torch.where(places % 2 == 0, 1.0, -1.0) * torch.where(exact > 0, 1.0, -1.0)
+    ranks = (sizes * ~stays).argsort(-1, descending=True).argsort(-1)
+    in_turn = torch.where(ranks % 2 == 0, 1.0, -1.0) * torch.where(exact > 0, 1.0, -1.0)
     signs = torch.where(skewed, in_turn, signs)
 
     surplus = (exact * signs * ~stays).sum(-1, keepdim=True)

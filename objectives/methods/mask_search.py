@@ -60,16 +60,16 @@ def ranked_alpha(
 ) -> dict[str, Tensor]:
     """Alpha from `lowest` to `highest` in the order of importance per cost of a unit; of the shapes
     of `importance`, (layers, *units_of) of each space, on the device."""
-    # A unit's place on the way is the share of the cost of all searched units that belongs to those
-    # of lower rank, so that a common shift of all alphas lowers the cost at an even rate.
+    # A unit's position is the share of the cost of all searched units that belongs to those of
+    # lower rank, so that a common shift of all alphas lowers the cost at an even rate.
     scores = torch.cat([(value / cost[space]).flatten() for space, value in importance.items()])
     prices = [torch.full((value.numel(),), float(cost[s])) for s, value in importance.items()]
     costs = torch.cat(prices).to(scores)
     order = scores.argsort(stable=True)
     below = costs[order].cumsum(0) - costs[order]
-    place = torch.empty_like(scores)
-    place[order] = below / below.max().clamp_min(1e-12)
-    alpha = (lowest + (highest - lowest) * place).split([v.numel() for v in importance.values()])
+    position = torch.empty_like(scores)
+    position[order] = below / below.max().clamp_min(1e-12)
+    alpha = (lowest + (highest - lowest) * position).split([v.numel() for v in importance.values()])
     return {
         space: part.view_as(value).to(device)
         for (space, value), part in zip(importance.items(), alpha, strict=True)
@@ -329,11 +329,11 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         wanted = self.problem.alpha_logits[batch.rows]
         return prediction_loss(logits, wanted, several=self.problem.train.several)
 
-    def architecture(self, place: int) -> BertArchitecture:
+    def architecture(self, index: int) -> BertArchitecture:
         """The units of highest alpha inside the budget."""
-        alpha, member = self.of(place), self.members[place]
+        alpha, member = self.of(index), self.members[index]
         if self.heads_share:
-            alpha["heads"] = _top(alpha["heads"], self._heads_kept(place))
+            alpha["heads"] = _top(alpha["heads"], self._heads_kept(index))
         threshold = member.temperature[1] * math.log(member.threshold / (1 - member.threshold))
         if member.discretise == "threshold":
             budget = self.problem.budget
@@ -343,8 +343,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
             )
         return member.within_budget(alpha, self.problem, threshold)
 
-    def _heads_kept(self, place: int) -> int:
-        member, heads = self.members[place], self.problem.shape.heads
+    def _heads_kept(self, index: int) -> int:
+        member, heads = self.members[index], self.problem.shape.heads
         return member.heads_kept or max(1, round(member.target_ratio * heads))
 
     def _flops_gradients(self, progress: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -354,8 +354,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         if self.heads_share:
             # They sum to 1 whatever alpha is: no gradient says close one.
             largest = [
-                _top(alpha, self._heads_kept(place)) > 0
-                for place, alpha in enumerate(self.alpha["heads"].detach())
+                _top(alpha, self._heads_kept(index)) > 0
+                for index, alpha in enumerate(self.alpha["heads"].detach())
             ]
             masks["heads"] = torch.stack(largest).to(masks["heads"].dtype)
         expected = cost.expected(masks)

@@ -98,10 +98,10 @@ def matrix_by_matrix(
             ]
             optimizer = torch.optim.Adam(linear.parameters(), learning_rate, fused=True)
             schedule = linear_schedule(optimizer, len(order))
-            for place in order:
+            for index in order:
                 through = linear.weight + (rounded(linear.weight, bits) - linear.weight).detach()
-                given = nn.functional.linear(_few(pairs[1][place], into), through, linear.bias)
-                aim = nn.functional.linear(pairs[0][place], wanted.weight, wanted.bias)
+                given = nn.functional.linear(_few(pairs[1][index], into), through, linear.bias)
+                aim = nn.functional.linear(pairs[0][index], wanted.weight, wanted.bias)
                 loss = (given - aim).square().mean()
                 loss.backward()
                 optimizer.step()

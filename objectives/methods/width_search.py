@@ -20,7 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.device import on_device
 from objectives.errors import NonNegativeFloat, PositiveFloat, UserError, check_ranges
-from objectives.measures.budget import hinge_loss, places
+from objectives.measures.budget import hinge_loss, ranks_of
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.pruning.descending_alpha import AlphaAdam, DescendingAlpha
@@ -41,7 +41,7 @@ def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def draw_two(probabilities: Tensor, noise: Tensor) -> Tensor:
-    """Two places of the last axis, one after the other, without replacement: (..., 2) int64."""
+    """Two indices of the last axis, one after the other, without replacement: (..., 2) int64."""
     # The two largest log p + Gumbel noise (Vieira 2014; Kool et al. 2019): what torch.multinomial
     # does, but the draws of one row do not depend on how many rows there are.
     return (probabilities.log() + noise).topk(2, dim=-1).indices
@@ -136,13 +136,13 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             space: (torch.arange(int(widths[-1])) < widths[:, None]).float().to(device)
             for space, widths in self.widths.items()
         }
-        """1 for each place that lies within a candidate, else 0: (candidates, units)."""
+        """1 for each position within a candidate, else 0: (candidates, units)."""
         importance = importance_of_student(problem, spaces, "loss")
         self.ranks = {
-            space: places(value.mT if space == "layers" else value).to(device)
+            space: ranks_of(value.mT if space == "layers" else value).to(device)
             for space, value in importance.items()
         }
-        """The place of each unit in its row, 0 the best: (rows, units)."""
+        """Rank of each unit in its row, 0 the best: (rows, units)."""
         self.alpha = {}
         for space, widths in self.widths.items():
             # All but equal, and the same for all students; 0.01 N(0, 1) as the paper's code.
@@ -193,36 +193,36 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
             "open_ratio": actual / budget.full,
         }
 
-    def architecture(self, place: int) -> BertArchitecture:
+    def architecture(self, index: int) -> BertArchitecture:
         """The likeliest widths, and if these miss the budget, the nearest that meet it."""
         # A layer's next unit goes by how likely the layer is wider than that: from one candidate to
         # the next it falls evenly, so that widths between candidates can meet a budget exactly.
         scores = {
-            space: self._of_units(space, self.places(space, value.double())[None])[0]
-            for space, value in self.of(place).items()
+            space: self._of_units(space, self.positions(space, value.double())[None])[0]
+            for space, value in self.of(index).items()
         }
-        return self.members[place].within_budget(scores, self.problem, threshold=1.0)
+        return self.members[index].within_budget(scores, self.problem, threshold=1.0)
 
-    def places(self, space: str, alpha: Tensor) -> Tensor:
-        """Scores of the places 0, 1, ... in each row, (rows, units): above 1 those within the
-        likeliest width, strictly falling from place to place."""
+    def positions(self, space: str, alpha: Tensor) -> Tensor:
+        """Scores of the positions 0, 1, ... in each row, (rows, units): above 1 those within the
+        likeliest width, strictly falling from one to the next."""
         widths, share = self.widths[space], alpha.softmax(-1)
-        place = torch.arange(int(widths[-1]))
-        candidate = torch.searchsorted(widths, place, right=True)  # the least that is wider
+        index = torch.arange(int(widths[-1]))
+        candidate = torch.searchsorted(widths, index, right=True)  # the least that is wider
         below = torch.cat([torch.zeros(1, dtype=widths.dtype), widths])[candidate]
         wider = share.flip(-1).cumsum(-1).flip(-1)[:, candidate]
-        way = (place - below) / (widths[candidate] - below)
+        way = (index - below) / (widths[candidate] - below)
         likeliest = widths[share.argmax(-1)]
-        return wider - share[:, candidate] * way + (place < likeliest[:, None])
+        return wider - share[:, candidate] * way + (index < likeliest[:, None])
 
     def _survival(self, space: str, shares: Tensor) -> Tensor:
-        """The share of the candidates that are wider than each place: (K, rows, units)."""
+        """The share of the candidates that are wider than each position: (K, rows, units)."""
         return shares @ self.reach[space].to(shares.dtype)
 
-    def _of_units(self, space: str, places: Tensor) -> Tensor:
-        """(K, rows, places) as (K, layers, *units_of)."""
-        ranks = self.ranks[space].to(places.device)
-        of_units = places.gather(-1, ranks.expand(len(places), -1, -1))
+    def _of_units(self, space: str, positions: Tensor) -> Tensor:
+        """(K, rows, positions) as (K, layers, *units_of)."""
+        ranks = self.ranks[space].to(positions.device)
+        of_units = positions.gather(-1, ranks.expand(len(positions), -1, -1))
         return of_units.mT if space == "layers" else of_units
 
 

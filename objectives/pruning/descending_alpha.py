@@ -128,9 +128,9 @@ class DescendingAlpha(Generic[Method]):
             for values in zip(*knobs, strict=True)
         )
 
-    def of(self, place: int) -> dict[str, Tensor]:
+    def of(self, index: int) -> dict[str, Tensor]:
         """The alpha of one student, on the CPU. Raises FloatingPointError if it is not finite."""
-        alpha = {space: value[place].detach().cpu() for space, value in self.alpha.items()}
+        alpha = {space: value[index].detach().cpu() for space, value in self.alpha.items()}
         if not all(value.isfinite().all() for value in alpha.values()):
             raise FloatingPointError("alpha is nan or infinite after the search")
         return alpha

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
-from objectives.measures.budget import places
+from objectives.measures.budget import ranks_of
 from objectives.measures.cost import Cost
 from objectives.problem import Problem
 from objectives.students.bert.architecture import units_of
@@ -37,7 +37,7 @@ def per_cost(scores: Scores, cost: Cost, power: float = 1.0) -> dict[str, Tensor
 def evenly(scores: Scores) -> dict[str, Tensor]:
     """Rank units in each set of a layer, and give all sets equal shares; ties go to the first."""
     return {
-        space: (value.shape[-1] - 1 - places(value)).double() / value.shape[-1]
+        space: (value.shape[-1] - 1 - ranks_of(value)).double() / value.shape[-1]
         for space, value in scores.items()
     }
 

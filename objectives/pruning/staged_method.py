@@ -191,7 +191,7 @@ class StagedMethod(SearchMethod):
         """A trained student, rounded and with its own vocabulary.
 
         Args:
-            slot: its place in its population.
+            slot: its index in its population.
             problem: what the method works on.
             model: the student, trained, in float32; it may be changed.
             units: what is left of it.

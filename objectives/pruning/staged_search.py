@@ -58,11 +58,11 @@ class Alpha(Protocol):
             What was measured on the way, for the learning curve, each (K,).
         """
 
-    def architecture(self, place: int) -> BertArchitecture:
+    def architecture(self, index: int) -> BertArchitecture:
         """The discrete answer of one student.
 
         Args:
-            place: of the student in the population.
+            index: of the student in the population.
 
         Returns:
             The units that stay.
@@ -86,8 +86,8 @@ class Chosen:
     def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
         raise AssertionError("no stage searches")
 
-    def architecture(self, place: int) -> BertArchitecture:
-        return self._architectures[place]
+    def architecture(self, index: int) -> BertArchitecture:
+        return self._architectures[index]
 
 
 Models = dict[int, PrunedBertForSequenceClassification]

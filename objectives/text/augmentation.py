@@ -36,7 +36,7 @@ _CHUNK = 256
 _BATCH_SIZE = 64
 """Masked sentences that go through the masked LM together."""
 _Copy = tuple[int, tuple[str, ...]]
-"""The place in train of the row that it was made from, and its text."""
+"""Index in train of the row that a copy was made from, and its text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class WordVectors:
     """(V, D) float32."""
 
     @cached_property
-    def place(self) -> Mapping[str, int]:
+    def index(self) -> Mapping[str, int]:
         """The row of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
@@ -179,16 +179,16 @@ class Sentence:
     """Place of each word that can be replaced: what can stand there, never nothing."""
 
     def replaceable(self) -> list[int]:
-        """The places of its words, but for stop words: not those of numbers and punctuation."""
+        """Indices of its words, without stop words, numbers and punctuation."""
         # 318 words, instead of NLTK's; the import takes a second, which few studies need.
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS as STOP_WORDS
 
         words = enumerate(self.words)
         return [n for n, word in words if word.isalpha() and word.lower() not in STOP_WORDS]
 
-    def position(self, place: int) -> int:
+    def position(self, index: int) -> int:
         """Where the pieces of a word begin, after [CLS]."""
-        return 1 + sum(map(len, self.pieces[:place]))
+        return 1 + sum(map(len, self.pieces[:index]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,11 +231,11 @@ def augment(augmenter: Augmenter, roles: Mapping[str, Examples], session: Sessio
     if copies is None:
         copies = list(_copies(augmenter, roles, session))
         _write(file, copies)
-    places = np.array([place for place, _ in copies], dtype=np.int64)
+    rows = np.array([index for index, _ in copies], dtype=np.int64)
     return replace(
         train,
         texts=[*train.texts, *(texts for _, texts in copies)],
-        labels=np.concatenate([train.labels, train.labels[places]]),
+        labels=np.concatenate([train.labels, train.labels[rows]]),
     )
 
 
@@ -259,7 +259,7 @@ def _copies(
         for examples in roles.values()
         for row in examples.texts
     }
-    for place, row in enumerate(roles["train"].texts):
+    for index, row in enumerate(roles["train"].texts):
         spelled = tuple(" ".join(sentences[text].words) for text in row)
         for column, text in enumerate(row):
             digest = hashlib.sha256(repr((session.seed, row, column)).encode()).digest()
@@ -268,21 +268,21 @@ def _copies(
                 words = (*spelled[:column], copy, *spelled[column + 1 :])
                 if words not in seen:
                     seen.add(words)
-                    yield place, (*row[:column], copy, *row[column + 1 :])
+                    yield index, (*row[:column], copy, *row[column + 1 :])
 
 
 def _drawn(
     sentence: Sentence, settings: Augmentation, generator: np.random.Generator
 ) -> Iterator[str]:
     """N times the sentence, each replaceable word replaced with probability p."""
-    places, options = list(sentence.options), list(sentence.options.values())
-    shape = (settings.copies, len(places))
+    indices, options = list(sentence.options), list(sentence.options.values())
+    shape = (settings.copies, len(indices))
     replaced = generator.random(shape) < settings.probability
     chosen = generator.integers(np.array([len(words) for words in options], dtype=int), size=shape)
     for swaps, choices in zip(replaced, chosen, strict=True):
         words = list(sentence.words)
         for number in np.flatnonzero(swaps):
-            words[places[number]] = options[number][choices[number]]
+            words[indices[number]] = options[number][choices[number]]
         yield " ".join(words)
 
 
@@ -290,8 +290,8 @@ def _write(file: Path, copies: Sequence[_Copy]) -> None:
     """Write a copy a line and the SHA-256 of these lines in the last; whole or not at all."""
     digest = hashlib.sha256()
     with atomic_write(file) as unfinished, unfinished.open("wb") as lines:
-        for place, texts in copies:
-            line = json.dumps({"row": place, "text": texts}).encode() + b"\n"
+        for index, texts in copies:
+            line = json.dumps({"row": index, "text": texts}).encode() + b"\n"
             digest.update(line)
             lines.write(line)
         lines.write(_last_line(digest))
@@ -373,13 +373,13 @@ def find_options(
     nearest = _neighbours(masked_lm, glove, model, spelled, sentences, count)
     asked = []
     for sentence in sentences:
-        for place in sentence.replaceable():
-            word = sentence.words[place]
-            sentence.options[place] = [word]
-            if len(sentence.pieces[place]) > 1:
-                sentence.options[place] = nearest.get(word) or [word]
-            elif sentence.position(place) < masked_lm.longest:
-                asked.append((sentence, place))
+        for index in sentence.replaceable():
+            word = sentence.words[index]
+            sentence.options[index] = [word]
+            if len(sentence.pieces[index]) > 1:
+                sentence.options[index] = nearest.get(word) or [word]
+            elif sentence.position(index) < masked_lm.longest:
+                asked.append((sentence, index))
     asked.sort(key=lambda pair: -sum(map(len, pair[0].pieces)))
     source = "embeddings" if glove is None else "GloVe"
     progress.begin(
@@ -389,9 +389,9 @@ def find_options(
         chunk = asked[start : start + _BATCH_SIZE]
         logits = _logits(masked_lm, model, chunk, device)
         best = logits.topk(min(count, logits.shape[1])).indices.tolist()
-        for (sentence, place), likeliest in zip(chunk, best, strict=True):
+        for (sentence, index), likeliest in zip(chunk, best, strict=True):
             words_found = dict.fromkeys(spelled[token] for token in likeliest if token in spelled)
-            sentence.options[place] = list(words_found) or sentence.options[place]
+            sentence.options[index] = list(words_found) or sentence.options[index]
         progress.advance()
 
 
@@ -405,16 +405,16 @@ def _neighbours(
 ) -> dict[str, list[str]]:
     """The nearest words of each replaceable word of several pieces that has a vector."""
     pieces = {
-        sentence.words[place]: sentence.pieces[place]
+        sentence.words[index]: sentence.pieces[index]
         for sentence in sentences
-        for place in sentence.replaceable()
-        if len(sentence.pieces[place]) > 1
+        for index in sentence.replaceable()
+        if len(sentence.pieces[index]) > 1
     }
     if not pieces:
         return {}
     if glove is not None:
         table = glove
-        queries = {word: glove.vectors[glove.place[word]] for word in pieces if word in glove.place}
+        queries = {word: glove.vectors[glove.index[word]] for word in pieces if word in glove.index}
     else:
         embeddings = model.bert.embeddings.word_embeddings.weight
         tokens = [token for token in sorted(spelled) if spelled[token].isalpha()]
@@ -436,10 +436,10 @@ def _logits(
     # cut off.
     tokenizer = masked_lm.tokenizer
     ids, types = [], []
-    for sentence, place in asked:
+    for sentence, index in asked:
         pieces_all = [piece for pieces in sentence.pieces for piece in pieces]
         row = [tokenizer.cls_token_id, *pieces_all, tokenizer.sep_token_id]
-        row[sentence.position(place)] = tokenizer.mask_token_id
+        row[sentence.position(index)] = tokenizer.mask_token_id
         second = [*pieces_all, tokenizer.sep_token_id]
         segments = [0] * len(row) + [1] * len(second)
         types.append(array("b", segments[: masked_lm.longest]))

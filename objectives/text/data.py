@@ -45,7 +45,7 @@ class Batch:
     labels: Tensor
     """(B,) int64, classes; or float32, numbers; or (B, C) int8, several labels, each 1 or 0."""
     rows: Tensor
-    """(B,) int64: places of the sequences in their split."""
+    """(B,) int64: indices of the sequences in their split."""
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -132,11 +132,11 @@ class Split:
         ids = np.full((len(rows), width), self.pad_token_id, dtype=np.int64)
         types = np.zeros((len(rows), width), dtype=np.int64)
         starts = width - lengths if self.pads_left else np.zeros_like(lengths)
-        for place, (row, start, length) in enumerate(zip(rows, starts, lengths, strict=True)):
-            ids[place, start : start + length] = self.input_ids[row]
-            types[place, start : start + length] = self.token_type_ids[row]
-        places = np.arange(width) - starts[:, None]
-        mask = (places >= 0) & (places < lengths[:, None])
+        for index, (row, start, length) in enumerate(zip(rows, starts, lengths, strict=True)):
+            ids[index, start : start + length] = self.input_ids[row]
+            types[index, start : start + length] = self.token_type_ids[row]
+        positions = np.arange(width) - starts[:, None]
+        mask = (positions >= 0) & (positions < lengths[:, None])
         arrays = (ids, types, mask, self.labels[rows], rows)
         return Batch(*(on_device(torch.from_numpy(array), device) for array in arrays))
 

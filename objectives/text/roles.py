@@ -71,9 +71,9 @@ def survey(task: Task) -> Survey:
         data = read(task, cache)
         rows = scan(task, data, task.split, labelled=task.labelled)
         _, first = np.unique(rows.texts, return_index=True)
-        places = np.sort(first)[:: -(-len(first) // _SOME)]
+        indices = np.sort(first)[:: -(-len(first) // _SOME)]
         labels = len(np.unique(rows.labels[first]))
-        return Survey(len(first), _examples(task, rows.at(places)), labels)
+        return Survey(len(first), _examples(task, rows.at(indices)), labels)
 
 
 def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
@@ -190,8 +190,8 @@ def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, _Counts, int]:
     if rows.values:
         numbers = [number_of(value) for value in rows.values]
         meant = [v if n is None else n for v, n in zip(rows.values, numbers, strict=True)]
-        places = {value: place for place, value in enumerate(meant)}
-        labels = np.array([places[value] for value in meant])[labels]
+        indices = {value: index for index, value in enumerate(meant)}
+        labels = np.array([indices[value] for value in meant])[labels]
     differing = int(np.count_nonzero(labels[later] != labels[earlier]))
     among = f" ({differing:,} of these with another label than the first)" if differing else ""
     counts.leave_out(len(rows) - len(first), f"of equal text{among}")
@@ -261,9 +261,9 @@ def _check_name(task: Task, name: str) -> None:
             f"Task.from_files({name!r}, ...)"
         )
     if not _HUB_NAME.fullmatch(name) or Path(name).suffix.lower() in _FILES:
-        place = "" if Path(name).is_absolute() else f" in {Path.cwd()}"
+        where = "" if Path(name).is_absolute() else f" in {Path.cwd()}"
         raise UserError(
-            f"task '{task.name}': there is no file or folder '{name}'{place}; correct data, or "
+            f"task '{task.name}': there is no file or folder '{name}'{where}; correct data, or "
             "name a data set of the hub as OWNER/NAME"
         )
 
@@ -302,8 +302,8 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
                 f"each split ({', '.join(kinds)}); use one type in both"
             ) from error
         names = [str(value) for value in ordered]
-        place = {value: number for number, value in enumerate(ordered)}
-        classes = {value: place[meant[value]] for value in present}
+        index = {value: number for number, value in enumerate(ordered)}
+        classes = {value: index[meant[value]] for value in present}
     unknown = present - set(classes)
     if unknown:
         raise UserError(
@@ -412,8 +412,8 @@ def _strata(labels: Labels) -> Labels:
     split is in twos."""
     if not len(labels):  # of ids
         return labels
-    classes, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    single = counts[place] == 1
+    classes, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    single = counts[index] == 1
     together = -1 if np.count_nonzero(single) > 1 else classes[counts.argmax()]
     return np.asarray(np.where(single, together, labels))
 
@@ -452,6 +452,6 @@ def _too_few(
 
 
 def _examples(task: Task, rows: Rows) -> Examples:
-    chosen = rows.data.select(rows.places)
+    chosen = rows.data.select(rows.indices)
     columns = [list(chosen[column]) for column in task.columns]
     return Examples([tuple(map(str, texts)) for texts in zip(*columns, strict=True)], rows.labels)

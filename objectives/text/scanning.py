@@ -1,4 +1,4 @@
-"""The rows of a split: of each its place, a hash of its text and its label, read once."""
+"""The rows of a split: index, hash of the text and label of each, read once."""
 
 import ast
 import json
@@ -43,22 +43,22 @@ class Rows:
     """Rows of one split of the data: all of them, or those that are left."""
 
     data: Dataset
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     """Where they stand in the data, ascending."""
     texts: NDArray[np.uint64]
     """A hash of each text, its words set apart by one blank. Of 10 million, two differ with equal
     hashes once in 400,000 times."""
     labels: Labels
-    """A number (regression), or a place in `values`."""
+    """A number (regression), or an index in `values`."""
     values: Sequence[Any]
     """The labels that occur, as the data has them; none where they are numbers."""
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def at(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> "Rows":
         return replace(
-            self, places=self.places[which], texts=self.texts[which], labels=self.labels[which]
+            self, indices=self.indices[which], texts=self.texts[which], labels=self.labels[which]
         )
 
 
@@ -113,11 +113,11 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
         parts.append((np.flatnonzero(complete) + start, hashes, labels))
     if labelled and not task.drop_missing:
         _check_missing(task, split, missing)
-    if not any(len(places) for places, _, _ in parts):
+    if not any(len(indices) for indices, _, _ in parts):
         whole_ones = f" with a text{' and a label' * labelled}" if parts else ""
         raise UserError(f"task '{task.name}': split '{split}' has no rows{whole_ones}")
-    places, texts, all_labels = map(np.concatenate, zip(*parts, strict=True))
-    return Rows(rows, places, texts, all_labels, list(codes))
+    indices, texts, all_labels = map(np.concatenate, zip(*parts, strict=True))
+    return Rows(rows, indices, texts, all_labels, list(codes))
 
 
 def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]]) -> None:
@@ -136,7 +136,7 @@ def _one_value_a_row(
     task: Task, split: str, name: str, column: pyarrow.ChunkedArray, first: int
 ) -> pyarrow.ChunkedArray:
     """A column as it is; of JSON with values of several kinds, these as text. Raises UserError for
-    a list, a mapping, or bytes; `first` is the place of the column."""
+    a list, a mapping, or bytes; `first` is the index of the column."""
     kind, is_text = column.type, name in task.columns
     in_json = isinstance(kind, pyarrow.JsonType)
     nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)

@@ -101,11 +101,11 @@ class TextFile:
         # As they stand there: pandas changes a second one.
         names = list(self._first_row(header=None, keep_default_na=False).iloc[0])
         for column in columns:
-            places = [str(place) for place, name in enumerate(names, start=1) if name == column]
-            if len(places) > 1:
+            numbers = [str(index) for index, name in enumerate(names, start=1) if name == column]
+            if len(numbers) > 1:
                 raise UserError(
-                    f"file '{self.path}': the first line names '{column}' {len(places)} times "
-                    f"(columns {', '.join(places)}); rename all but the one that counts"
+                    f"file '{self.path}': the first line names '{column}' {len(numbers)} times "
+                    f"(columns {', '.join(numbers)}); rename all but the one that counts"
                 )
         return self._load(
             "csv",
@@ -171,7 +171,7 @@ class TextFile:
 
     def _undecodable(self, error: UnicodeError) -> str:
         """The first line and byte that are not in the encoding; pandas knows neither."""
-        place, end = "", 0
+        where, end = "", 0
         decoder = codecs.getincrementaldecoder(self.encoding)()
         with self.path.open("rb") as lines:
             wide = lines.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -181,14 +181,14 @@ class TextFile:
                     decoder.decode(line, final=not line.endswith(b"\n"))
                 except UnicodeDecodeError as found:
                     at, byte = end - len(found.object) + found.start, found.object[found.start]
-                    place = f" at line {number}, byte {at:,} (0x{byte:02x})"
+                    where = f" at line {number}, byte {at:,} (0x{byte:02x})"
                     break
                 except UnicodeError:  # UTF-16 that does not say which
                     break
         wide = wide and codecs.lookup(self.encoding).name != "utf-16"
         others = "'utf-16'" if wide else "'latin-1' or 'cp1252'"
         return (
-            f"its characters are not all {self.encoding}{place or f' ({error})'}; give encoding=, "
+            f"its characters are not all {self.encoding}{where or f' ({error})'}; give encoding=, "
             f"such as {others}, or mend the line"
         )
 
@@ -223,11 +223,11 @@ def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str] =
         for lines, fields in _records(numbered, delimiter):
             rows = [line.rstrip("\r\n").split(delimiter) for _, line in lines if line.strip()]
             bare = all(len(row) == len(names) for row in rows)
-            place = (lines[0][0], lines[-1][0])
+            span = (lines[0][0], lines[-1][0])
             if fields is None:
-                torn.append(place)
+                torn.append(span)
             elif bare and (len(rows) > 1 or len(fields) != len(names)):
-                swallowed.append((place, rows))
+                swallowed.append((span, rows))
             enclosed += fields is not None
             needed |= not bare and (fields is None or len(fields) == len(names))
     by_tabs = delimiter == "\t" and len(names) > 1
@@ -237,15 +237,15 @@ def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str] =
     if swallowed and columns and not by_tabs:
         label_values = _labels(path, delimiter, encoding, columns, len(names))
         swallowed = [
-            (place, rows)
-            for place, rows in swallowed
+            (span, rows)
+            for span, rows in swallowed
             # One line has the labels of the field's own row.
             if sum(_kinds(row, columns) in label_values for row in rows) > 1
             or (len(rows) == 1 and not needed)
         ]
     elif needed and not by_tabs:
         swallowed.clear()
-    for first, last in sorted([*torn, *(place for place, _ in swallowed)])[:1]:
+    for first, last in sorted([*torn, *(span for span, _ in swallowed)])[:1]:
         what = "does not enclose a field" if first == last else f"reaches to line {last:,}"
         raise UserError(
             f"file '{path}': a quote in line {first:,} {what}; give quotechar='' if quotes are "

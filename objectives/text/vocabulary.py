@@ -76,7 +76,7 @@ class Vocabulary:
         return round(share * len(self._order))
 
     def kept(self, count: int) -> list[int]:
-        """The ids of the pieces that stay, ascending: the place of one there is its new id."""
+        """Ids of the pieces that stay, ascending: the index of an id there is its new id."""
         return sorted(self._order[:count])
 
     def tokenizer_of(self, count: int) -> PreTrainedTokenizerBase:

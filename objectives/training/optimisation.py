@@ -101,13 +101,13 @@ class PopulationOptimizer:
             if f"step.{name}" not in state:
                 continue
             size = len(weight) // len(self._parts)
-            for place, part in enumerate(self._parts):
+            for index, part in enumerate(self._parts):
                 values = {kind: state[f"{kind}.{name}"] for kind in _AVERAGES}
                 self._optimizer.state[part[name]] = {
                     "step": state[f"step.{name}"].to(weight.device, copy=True),
                     # In memory they lie as the weight does: one kernel goes through all three.
                     **{
-                        kind: torch.empty_like(part[name].data).copy_(value[place * size :][:size])
+                        kind: torch.empty_like(part[name].data).copy_(value[index * size :][:size])
                         for kind, value in values.items()
                     },
                 }

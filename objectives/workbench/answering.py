@@ -245,7 +245,7 @@ def _found(
             rows = scan(task, data, split, labelled=False)
             texts, first = np.unique(rows.texts, return_index=True)
             some = np.isin(texts, wanted)
-            chosen = data[split].select(rows.places[first[some]]).select_columns(columns)
+            chosen = data[split].select(rows.indices[first[some]]).select_columns(columns)
             answers = [row[columns[0]] if single else row for row in chosen]
             if single and isinstance(kind := chosen.features[columns[0]], ClassLabel):
                 answers = [answer if answer is None else kind.int2str(answer) for answer in answers]

@@ -357,7 +357,7 @@ def rows_of_students(
 
 
 def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
-    """The places of a share of the rows, in (0, 1], in their order."""
+    """Indices of a share of the rows, in (0, 1], in their order."""
     if share == 1:
         return np.arange(rows)
     count = max(1, round(share * rows))
@@ -385,10 +385,10 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
     judging row has, and those that no row of train has; none of numbers."""
     if text.roles["train"].labels.dtype.kind == "f":
         return
-    names, places = text.label_names, list(map(str, range(len(text.label_names))))
-    if set(names) != set(places) and all(name.lstrip("-").isdecimal() for name in names):
+    names, ids = text.label_names, list(map(str, range(len(text.label_names))))
+    if set(names) != set(ids) and all(name.lstrip("-").isdecimal() for name in names):
         yield (
-            f"the labels are ids other than 0 to {places[-1]} ({a_few(names)}): each is a class, "
+            f"the labels are ids other than 0 to {ids[-1]} ({a_few(names)}): each is a class, "
             f"and output 0 stands for {names[0]}; if one marks rows without a label, leave them out"
         )
     spellings: dict[str, list[str]] = {}

@@ -154,10 +154,10 @@ class Candidates:
         length = round(self.inputs.split("select").lengths[:_TIMED].mean())
         timings = [
             timing
-            for place, engine in enumerate(self.engines)
+            for index, engine in enumerate(self.engines)
             for timing in timings_of(
                 engine,
-                times[:, place :: len(self.engines)],
+                times[:, index :: len(self.engines)],
                 {
                     name: next(self.folder(number, engine).glob("model*")).stat().st_size
                     for number, name in names.items()
@@ -198,7 +198,7 @@ class Candidates:
         """Write what was chosen to `out`; a trial's model alone with all that an export has. What
         it is worth is measured on the folder that was written. `promised` is the agreement of a
         gate that was passed; otherwise the folder promises what its held-out answers show. With
-        `replace` it takes the place of what is there."""
+        `replace` it replaces what is there."""
         served = self.scratch / "found"
         served.mkdir()
         self._write(served, found)

@@ -178,8 +178,8 @@ def compress(
             that was tried lies in runs/NAME-KEY, NAME being the folder's, with "-" for signs that
             no study's name has. The key says what decides the trials: the same call goes on there,
             and one with other texts, models or `max_length` has its own run.
-        student: a smaller BERT, folder or hub name, such as a MiniLM: it learns the answers in
-            place of cuts, and cells begin with its word embeddings. It may read other tokens.
+        student: a smaller BERT, folder or hub name, such as a MiniLM: it learns the answers
+            instead of cuts, and cells begin with its word embeddings. It may read other tokens.
         text: the column of the text, in a table.
         label: the column of the labels, which `min_metric_kept` reads.
         metric: what `min_metric_kept` counts: accuracy, macro_f1, mcc, or f1 of class 1 of two.

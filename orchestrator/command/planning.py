@@ -43,7 +43,7 @@ METHODS_OF_STUDENT: Mapping[str, SearchMethod] = {
         stages=(Stage(name="recover", epochs=1, learning_rate=1e-4, loss="prediction"),),
     ),
 }
-"""Methods where a checkpoint is named that learns the answers: whole, in place of cuts."""
+"""Methods of a call that names a student: it learns the answers, whole, instead of cuts."""
 _EPOCHS = FloatDistribution(1e-3, 1e6, log=True)
 SPACE: Mapping[str, BaseDistribution] = {
     "cut.target_ratio": FloatDistribution(0.05, 1),
@@ -64,8 +64,8 @@ _TIMING = 5.0  # seconds after which it is not timed again: a large model takes 
 _BATCH = 32
 _TRIED = 200  # steps of the cell by which the machine's speed is told
 _WHOLE = 4000  # steps after which a cell hardly gains any more
-_FEWEST = 300  # steps of a cell that is worth its place
-_FEWEST_OF_CUT = 500  # steps of a distilled cut that is worth its place
+_FEWEST = 300  # fewest steps of a cell
+_FEWEST_OF_CUT = 500  # fewest steps of a distilled cut
 _ENOUGH = 1000  # texts from which on cells are trained
 _NEARLY = 0.7  # share of the training with which a model counts as trained
 # Share of the seconds that are planned: a machine may be slower later than it was at first.

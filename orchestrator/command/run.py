@@ -298,8 +298,8 @@ def front_table(run: RunRecord) -> Table:
     table = Table(title=Text(visible(title)))
     for column in columns:
         table.add_column(Text(visible(column)), justify="right")
-    for place, row in enumerate(rows):
-        if place == len(run.front):
+    for index, row in enumerate(rows):
+        if index == len(run.front):
             table.add_section()
         table.add_row(*row)
     return table

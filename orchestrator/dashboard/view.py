@@ -66,7 +66,7 @@ class DashboardView(BaseStorage):
     def __init__(self, find: Callable[[], Sources]):
         self._find = find
         self._lock = Lock()
-        self._known: list[tuple[str, Source]] = []  # by place
+        self._known: list[tuple[str, Source]] = []  # by index
         self._places()
 
     def _places(self) -> list[int]:
@@ -77,35 +77,35 @@ class DashboardView(BaseStorage):
 
     def _own(self, shared: int) -> tuple[int, BaseStorage, int]:
         """Resolve an id of the view: index of the source, its storage, its own id."""
-        place, local = divmod(shared, _IDS)
-        if place >= len(self._known):
+        index, local = divmod(shared, _IDS)
+        if index >= len(self._known):
             raise KeyError(f"no study or trial {shared}")
-        return place, self._known[place][1].storage, local
+        return index, self._known[index][1].storage, local
 
-    def _called(self, place: int, name: str) -> str:
-        prefix, _ = self._known[place]
+    def _called(self, index: int, name: str) -> str:
+        prefix, _ = self._known[index]
         return name if prefix in ("", name) else f"{prefix}: {name}"
 
-    def _trial(self, trial: FrozenTrial, place: int) -> FrozenTrial:
+    def _trial(self, trial: FrozenTrial, index: int) -> FrozenTrial:
         attributes = dict(trial.system_attrs)
         if trial.state is TrialState.FAIL:  # its files are gone
             attributes = {k: v for k, v in attributes.items() if not k.startswith(_ARTIFACTS)}
         if trial.constraints:
             attributes[_CONSTRAINTS] = list(trial.constraints.values())
-        return shown_trial(trial, place * _IDS + id_of(trial), attributes)
+        return shown_trial(trial, index * _IDS + id_of(trial), attributes)
 
-    def _attributes(self, attributes: Mapping[str, Any], place: int) -> dict[str, Any]:
+    def _attributes(self, attributes: Mapping[str, Any], index: int) -> dict[str, Any]:
         def shared(found: re.Match[str]) -> str:
-            return f"{found[1]}{place * _IDS + int(found[2])}{found[3]}"
+            return f"{found[1]}{index * _IDS + int(found[2])}{found[3]}"
 
         return {_OF_TRIAL.sub(shared, name): value for name, value in attributes.items()}
 
     def get_all_studies(self) -> list[FrozenStudy]:
         studies = []
-        for place in self._places():
-            for study in self._known[place][1].studies():
-                id_, name = place * _IDS + study_id_of(study), self._called(place, study.study_name)
-                attributes = self._attributes(study.system_attrs, place)
+        for index in self._places():
+            for study in self._known[index][1].studies():
+                id_, name = index * _IDS + study_id_of(study), self._called(index, study.study_name)
+                attributes = self._attributes(study.system_attrs, index)
                 studies.append(shown_study(study, id_, name, attributes))
         return studies
 
@@ -116,8 +116,8 @@ class DashboardView(BaseStorage):
         raise KeyError(f"no study {study_name}")
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        place, storage, local = self._own(study_id)
-        return self._called(place, storage.get_study_name_from_id(local))
+        index, storage, local = self._own(study_id)
+        return self._called(index, storage.get_study_name_from_id(local))
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         _, storage, local = self._own(study_id)
@@ -128,19 +128,19 @@ class DashboardView(BaseStorage):
         return storage.get_study_user_attrs(local)
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        place, storage, local = self._own(study_id)
-        return self._attributes(storage.get_study_system_attrs(local), place)
+        index, storage, local = self._own(study_id)
+        return self._attributes(storage.get_study_system_attrs(local), index)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        place, storage, local = self._own(trial_id)
-        return self._trial(storage.get_trial(local), place)
+        index, storage, local = self._own(trial_id)
+        return self._trial(storage.get_trial(local), index)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        place, storage, local = self._own(study_id)
+        index, storage, local = self._own(study_id)
         trials = storage.get_all_trials(local, deepcopy, states)
-        return [self._trial(trial, place) for trial in trials]
+        return [self._trial(trial, index) for trial in trials]
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         if not _NOTES.fullmatch(key):

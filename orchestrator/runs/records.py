@@ -194,9 +194,9 @@ class RunRecord:
                 f"({type(error).__name__}: {first_line(error)}); restore it from a copy"
             ) from error
 
-    def _defined_below(self, place: str) -> dict[str, str]:
+    def _defined_below(self, path: str) -> dict[str, str]:
         named = self.definition.items()
-        return {name.removeprefix(place): text for name, text in named if name.startswith(place)}
+        return {name.removeprefix(path): text for name, text in named if name.startswith(path)}
 
 
 def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:

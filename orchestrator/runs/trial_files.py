@@ -44,8 +44,8 @@ def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
     draw = ImageDraw.Draw(picture)
     for number in range(layers):
         draw.text((10, 35 + number * _ROW), f"layer {number + 1}", fill=_INK)
-    for place, (kind, of_layers) in enumerate(kinds.items()):
-        left = _MARGIN + place * _KIND
+    for index, (kind, of_layers) in enumerate(kinds.items()):
+        left = _MARGIN + index * _KIND
         draw.text((left, 10), in_words(kind), fill=_INK)
         for number, (left_of_layer, units) in enumerate(zip(sizes[kind], of_layers, strict=False)):
             top = 30 + number * _ROW
@@ -76,11 +76,11 @@ class ScoredOutcome(NamedTuple):
 
 
 def write_trial(folder: Path, tasks: Mapping[str, ScoredOutcome]) -> None:
-    """Write the folder, whole or not at all. That of the study's task is called "", others by their
-    place in it. Raises OSError if the disk refuses."""
+    """Write the folder, whole or not at all. The path of the study's task is "", that of
+    others is relative to it. Raises OSError if the disk refuses."""
     with atomic_write(folder) as unfinished:
-        for place, task in tasks.items():
-            _write(unfinished / place, task)
+        for path, task in tasks.items():
+            _write(unfinished / path, task)
 
 
 def _write(folder: Path, task: ScoredOutcome) -> None:

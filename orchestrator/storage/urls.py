@@ -143,8 +143,8 @@ def kind_of(url: URL) -> str:
 def hidden(url: URL) -> str:
     """Where the server or file is, without password and settings: the only way in which a URL is
     shown or written."""
-    place = {name: value for name, value in url.query.items() if name in _PLACE}
-    return url._replace(password=None).set(query=place).render_as_string()
+    address = {name: value for name, value in url.query.items() if name in _PLACE}
+    return url._replace(password=None).set(query=address).render_as_string()
 
 
 def is_file(text: str) -> bool:

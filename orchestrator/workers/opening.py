@@ -80,8 +80,8 @@ def open_study(
         check_no_trials(folder)
     for part in (folder.artifacts, folder.cache, folder.trials):
         part.mkdir(parents=True, exist_ok=True)
-    for place in (folder.path, *folder.path.absolute().parents[:2]):  # both may be new
-        sync(place)
+    for path in (folder.path, *folder.path.absolute().parents[:2]):  # both may be new
+        sync(path)
     optuna.create_study(
         storage=storage, study_name=study.name, directions=_directions(study), load_if_exists=True
     )
@@ -169,10 +169,10 @@ def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> 
         optuna_study.set_user_attr(HOME, {"folder": identity, **_place_of(folder)})
         return
     if home is None or home["folder"] != folder.identity or _is_copy(folder, optuna_study, home):
-        place = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
+        where = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
         raise RunError(
             f"the files of study '{optuna_study.study_name}' are not in '{folder.path}', but "
-            f"{place}; name the study's own folder, shared by all machines",
+            f"{where}; name the study's own folder, shared by all machines",
             "out",
         )
     here = _place_of(folder)

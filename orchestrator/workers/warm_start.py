@@ -70,7 +70,7 @@ def warm_start(
         return sum(run.definition.get(name) != definition.get(name) for name in names)
 
     far = distances(features, [run.features for run in runs])
-    order = sorted(range(len(runs)), key=lambda place: (far[place], differences(runs[place])))
+    order = sorted(range(len(runs)), key=lambda index: (far[index], differences(runs[index])))
     ends: list[tuple[str, dict[str, Any]]] = []
     for method in study.methods:
         name, which = (f"{method}.{_RATIO}", {METHOD: method}) if method else (_RATIO, {})
@@ -78,7 +78,7 @@ def warm_start(
             for end in ("high", "low"):
                 ends.append((f"{end} {name}", {**which, name: getattr(ratio, end)}))
     knobs_of_fronts = []
-    for run in (runs[place] for place in order):
+    for run in (runs[index] for index in order):
         for trial in run.front:
             knobs = {
                 name: clipped(trial.knobs[name], knob)

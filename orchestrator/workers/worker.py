@@ -178,8 +178,8 @@ class Worker:
                 return False
             self.progress.population(sorted(self.running))
             new, repeats = self.finished.new_and_repeats(self._members())
-            for places in populations([method for _, method in new]):
-                self._search([new[place] for place in places])
+            for indices in populations([method for _, method in new]):
+                self._search([new[index] for index in indices])
             for number, method in repeats:
                 self._repeat(number, method)
         except KeyboardInterrupt:

@@ -96,9 +96,9 @@ def export(
             shutil.copyfile(file, unfinished / name)
         notes = [*notes]
         for task in sorted((model.parent / BESIDE).glob("*")):
-            (place := unfinished / BESIDE / task.name).mkdir(parents=True)
-            write_model(task / MODEL, place)
-            notes.append(f"{place.relative_to(unfinished)}: the model of task {task.name}")
+            (folder := unfinished / BESIDE / task.name).mkdir(parents=True)
+            write_model(task / MODEL, folder)
+            notes.append(f"{folder.relative_to(unfinished)}: the model of task {task.name}")
         result = row.result
         if result.violation <= 0 and result.missed is not None:
             notes.append(f"{result.missed}, so it is not on the front")

@@ -87,12 +87,12 @@ _BAR = {"tickformat": ".0%", "thickness": 14}
 def architecture_section(overlay: Overlay) -> Section | None:
     """Heat maps of every run whose front has a model with layers; None if none has."""
     sentences, panels = [], []
-    for place, run in enumerate(overlay.runs):
+    for index, run in enumerate(overlay.runs):
         kinds = kinds_kept(run)
         if not kinds:
             continue
-        label = overlay.prefix(place)
-        suffix = f"-{place}" if place else ""
+        label = overlay.prefix(index)
+        suffix = f"-{index}" if index else ""
         panels.append(
             Panel(
                 name=f"architectures{suffix}",
@@ -151,7 +151,7 @@ def architectures_figure(run: RunRecord, kinds: list[KeptUnits]) -> go.Figure:
         vertical_spacing=55 / (height - 90) if lines > 1 else 0,  # layers' numbers, and a title
         subplot_titles=[f"{units.unit} kept" for units in kinds],
     )
-    for place, units in enumerate(kinds):
+    for index, units in enumerate(kinds):
         layers = [str(layer + 1) for layer in range(len(units.totals))]
         figure.add_heatmap(
             x=layers,
@@ -172,8 +172,8 @@ def architectures_figure(run: RunRecord, kinds: list[KeptUnits]) -> go.Figure:
             name=f"{units.unit} kept",
             xgap=1,
             ygap=1,
-            row=place // 2 + 1,
-            col=place % 2 + 1,
+            row=index // 2 + 1,
+            col=index % 2 + 1,
         )
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_xaxes(title_text="layer", row=lines)

@@ -61,8 +61,8 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
     ends = [min(targets) * 0.95, max(targets) * 1.05]
     line = {"color": theme.GREY, "dash": "dot"}
     figure.add_scatter(x=ends, y=ends, mode="lines", name="as asked", line=line, hoverinfo="skip")
-    for place, (run, points) in enumerate(zip(overlay.runs, left, strict=True)):
-        prefix, style = theme.plain(overlay.prefix(place)), theme.run_style(place)
+    for index, (run, points) in enumerate(zip(overlay.runs, left, strict=True)):
+        prefix, style = theme.plain(overlay.prefix(index)), theme.run_style(index)
         results = [trial.result for trial in run.finished]
         band = theme.brief(result.tolerance * result.target_ratio for result in results)
         figure.add_scatter(
@@ -78,7 +78,7 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
                 "width": 3,
                 "color": theme.GREY,
             },
-            customdata=[[place, trial.number] for trial in run.finished],
+            customdata=[[index, trial.number] for trial in run.finished],
             hovertemplate=_HOVER,
         )
         if points:
@@ -88,7 +88,7 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
                 mode="markers",
                 name=f"{prefix}open masks, before the cut",
                 marker={"color": style["color"], "symbol": f"{style['symbol']}-open", "size": 8},
-                customdata=[[place, trial.number] for trial, _ in points],
+                customdata=[[index, trial.number] for trial, _ in points],
                 hovertemplate=_HOVER,
             )
     theme.lay_out(
@@ -117,13 +117,13 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
     spacing = theme.spacing(len(knobs))
     figure = make_subplots(rows=1, cols=len(knobs), shared_yaxes=True, horizontal_spacing=spacing)
     for column, knob in enumerate(knobs, start=1):
-        for place, of_run in enumerate(left):
+        for index, of_run in enumerate(left):
             points = [(trial, ratio) for trial, ratio in of_run if knob in trial.knobs]
             trials = [trial for trial, _ in points]
             figure.add_scatter(
-                **knob_points(overlay, place, knob, trials, " above target"),
+                **knob_points(overlay, index, knob, trials, " above target"),
                 y=theme.brief(starmap(_miss, points)),
-                marker={**theme.run_style(place), "size": 7},
+                marker={**theme.run_style(index), "size": 7},
                 showlegend=overlay.several and column == 1,
                 row=1,
                 col=column,

@@ -52,7 +52,7 @@ RATIO_ALONE = "ratio"
 
 def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[Cascade]]) -> None:
     """Add the front of each run's cascades; `found` are those of the runs in their order."""
-    for place, (run, front) in enumerate(zip(overlay.runs, fronts, strict=True)):
+    for index, (run, front) in enumerate(zip(overlay.runs, fronts, strict=True)):
         if not front:
             continue
         full, name = run.unpruned.cost_full, run.metric_name
@@ -60,12 +60,12 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
             x=[cascade.cost / full for cascade in front],
             y=[overlay.height(run, cascade.metric) for cascade in front],
             mode="lines+markers",
-            name=plain(f"{overlay.prefix(place)}cascades"),
+            name=plain(f"{overlay.prefix(index)}cascades"),
             visible="legendonly" if overlay.several else None,
             meta=RATIO_ALONE,
             line={"shape": "hv", "dash": "dot", "width": 1.5},
             marker={
-                "color": run_style(place)["color"] if overlay.several else SKY,
+                "color": run_style(index)["color"] if overlay.several else SKY,
                 "size": 9,
                 "symbol": "triangle-down-open",
                 "line": {"width": 2},
@@ -73,7 +73,7 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
             hovertext=[
                 lines(
                     [
-                        plain(f"{overlay.prefix(place)}cascade: {stages_text(cascade)}"),
+                        plain(f"{overlay.prefix(index)}cascade: {stages_text(cascade)}"),
                         f"{name} {cascade.metric:.4f}, held out {cascade.heldout_metric:.4f}",
                         f"as the unpruned model: {cascade.agreement:.1%}, held out "
                         f"{cascade.heldout_agreement:.1%}",

@@ -28,18 +28,18 @@ _SERVED = (
 _Points = Mapping[int | None, Measured]
 """Models by the numbers of their trials; None is the unpruned one."""
 _Levels = dict[int, tuple[float, str, str]]
-"""By the place of a run: a metric, what it is, and where at its line that stands."""
+"""By the index of a run: a metric, what it is, and where at its line that stands."""
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
     """Draw the objective on the selection split against the ratio of cost.
 
-    A point carries the places of its run and its trial, from which the page opens its card and
+    A point carries the indices of its run and its trial, from which the page opens its card and
     takes its size in another unit.
     """
     figure = go.Figure()
-    for place, run in enumerate(overlay.runs):
-        _Drawing(figure, overlay, place, run).draw()
+    for index, run in enumerate(overlay.runs):
+        _Drawing(figure, overlay, index, run).draw()
     _add_levels(figure, overlay)
     units = {run.unpruned.unit for run in overlay.runs}
     unit = f" ({units.pop()})" if len(units) == 1 and len(overlay.units) > 1 else ""
@@ -78,14 +78,14 @@ def front_figure(overlay: Overlay) -> go.Figure:
 def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> None:
     """Add the models that were scored with other bits than the run's own, by other marks.
 
-    They have no place on an axis of FLOPs: the page shows them when its axis is switched to
-    milliseconds. A point carries the places of its run and its trial (None: unpruned), and its
+    They have no position on an axis of FLOPs: the page shows them when its axis is switched to
+    milliseconds. A point carries the indices of its run and its trial (None: unpruned), and its
     engine.
     """
     if overlay.by_divergence:
         return  # they were scored by the metric
-    for place, (run, of_run) in enumerate(zip(overlay.runs, speeds, strict=True)):
-        drawing = _Drawing(figure, overlay, place, run)
+    for index, (run, of_run) in enumerate(zip(overlay.runs, speeds, strict=True)):
+        drawing = _Drawing(figure, overlay, index, run)
         engines = {speed.engine: speed for speed in of_run if speed.bits != run.bits}
         for speed, looks in zip(engines.values(), cycle(_SERVED), strict=False):
             drawing.add_served(speed, *looks)
@@ -94,13 +94,13 @@ def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Sp
 class _Drawing:
     """Draws one run into the figure."""
 
-    def __init__(self, figure: go.Figure, overlay: Overlay, place: int, run: RunRecord):
-        self.figure, self.overlay, self.place, self.run = figure, overlay, place, run
-        self.prefix = overlay.prefix(place)
+    def __init__(self, figure: go.Figure, overlay: Overlay, index: int, run: RunRecord):
+        self.figure, self.overlay, self.index, self.run = figure, overlay, index, run
+        self.prefix = overlay.prefix(index)
 
     def draw(self) -> None:
-        view, several = self.overlay.views[self.place], self.overlay.several
-        style, line = theme.run_style(self.place), theme.run_line(self.place)
+        view, several = self.overlay.views[self.index], self.overlay.several
+        style, line = theme.run_style(self.index), theme.run_line(self.index)
         faint = {"size": 8, "symbol": "square", "color": theme.GREY, "opacity": 0.45}
         if several:
             faint |= {**style, "opacity": 0.3}
@@ -171,7 +171,7 @@ class _Drawing:
                 texts = [f"{self.prefix}{title} in {speed.engine}", scores]
                 hovers.append(theme.lines([*texts, f"{model.megabytes:.1f} MB"]))
                 bounds.append([self._height(value) for value in (low, worth.metric, high)])
-                keys.append([self.place, number, speed.engine])
+                keys.append([self.index, number, speed.engine])
             if keys:
                 self.figure.add_scatter(
                     x=[None] * len(keys),
@@ -202,7 +202,7 @@ class _Drawing:
         rows = recommendations(view)
         costs = [trial.result.ratio for trial in view.front] + [min(1, self.run.unpruned.ratio)]
         middle = math.sqrt(min(costs) * max(costs)) if self.overlay.wide else max(costs) / 2
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             result = row.trial.result
             right = result.ratio > middle
             height = self._height(result.value())
@@ -219,12 +219,12 @@ class _Drawing:
                 arrowwidth=1,
                 ax=-24 if right else 24,  # towards the middle, where there is room
                 xanchor="right" if right else "left",
-                ay=44 + 22 * place,  # below one another where their points are near
+                ay=44 + 22 * index,  # below one another where their points are near
                 font={"size": 12},
             )
 
     def _colour(self, alone: str) -> str:
-        return str(theme.run_style(self.place)["color"]) if self.overlay.several else alone
+        return str(theme.run_style(self.index)["color"]) if self.overlay.several else alone
 
     def _height(self, value: float) -> float:
         return self.overlay.height(self.run, value)
@@ -235,7 +235,7 @@ class _Drawing:
                 x=[model.ratio for model in points.values()],
                 y=[self._height(model.value(heldout)) for model in points.values()],
                 name=theme.plain(self.prefix + name),
-                customdata=[[self.place, number] for number in points],
+                customdata=[[self.index, number] for number in points],
                 **{"mode": "markers", **style},
             )
 
@@ -275,14 +275,14 @@ def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
         return
     unpruned: _Levels = {}
     words: _Levels = {}
-    for place, run in enumerate(overlay.runs):
+    for index, run in enumerate(overlay.runs):
         level, score = run.unpruned.metric, run.words
-        unpruned[place] = (level, _unpruned_text(overlay, run.unpruned), "top left")
+        unpruned[index] = (level, _unpruned_text(overlay, run.unpruned), "top left")
         if score is not None:
             text = f"{NAME}: {score.metric:.3f} (held out {score.heldout_metric:.3f})"
             # Clear of the words on the other line, and of the front if it lies below that.
             where = "bottom left" if score.metric <= level else "top right"
-            words[place] = (score.metric, text, where)
+            words[index] = (score.metric, text, where)
     _add_lines(figure, overlay, unpruned, "dash", theme.VERMILLION)
     _add_lines(figure, overlay, words, "dot", theme.PURPLE)
 
@@ -302,12 +302,12 @@ def _add_lines(
 ) -> None:
     """A line for each level; runs with the same one share it."""
     first: dict[float, int] = {}
-    for place, (metric, _, _) in levels.items():
-        first.setdefault(overlay.height(overlay.runs[place], metric), place)
-    for height, place in first.items():
-        _, text, where = levels[place]
+    for index, (metric, _, _) in levels.items():
+        first.setdefault(overlay.height(overlay.runs[index], metric), index)
+    for height, index in first.items():
+        _, text, where = levels[index]
         if len(first) > 1:
-            text, colour = f"{overlay.names[place]}: {text}", theme.run_style(place)["color"]
+            text, colour = f"{overlay.names[index]}: {text}", theme.run_style(index)["color"]
         figure.add_hline(
             y=height,
             line={"color": colour, "width": 1.5, "dash": dash},

@@ -159,16 +159,16 @@ def knob_panel(overlay: Overlay) -> Panel | None:
         vertical_spacing=0.06,
     )
     for column, (knob, distribution) in enumerate(spaces.items(), start=1):
-        for place, run in enumerate(overlay.runs):
+        for index, run in enumerate(overlay.runs):
             trials = [trial for trial in run.finished if knob in trial.knobs]
             heights = [overlay.height(run, trial.result.value()) for trial in trials]
             ratios = [trial.result.ratio for trial in trials]
             opacity = [1 if trial.feasible else 0.35 for trial in trials]
             for row, values in enumerate((heights, ratios), start=1):
                 figure.add_scatter(
-                    **knob_points(overlay, place, knob, trials),
+                    **knob_points(overlay, index, knob, trials),
                     y=theme.brief(values),
-                    marker={**theme.run_style(place), "size": 6, "opacity": opacity},
+                    marker={**theme.run_style(index), "size": 6, "opacity": opacity},
                     showlegend=overlay.several and column == row == 1,
                     row=row,
                     col=column,
@@ -216,15 +216,15 @@ def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | Non
 
 
 def knob_points(
-    overlay: Overlay, place: int, knob: str, trials: Sequence[FinishedTrial], unit: str = ""
+    overlay: Overlay, index: int, knob: str, trials: Sequence[FinishedTrial], unit: str = ""
 ) -> dict[str, Any]:
-    """A trace without heights: trials of the run at this place, by a knob."""
+    """A trace without heights: trials of the run of this index, by a knob."""
     hover = f"trial %{{customdata[1]}}<br>{theme.plain(knob)} %{{x}}<br>%{{y}}{unit}<extra></extra>"
     return {
         "x": theme.brief(trial.knobs[knob] for trial in trials),
         "mode": "markers",
-        "name": theme.plain(overlay.names[place]),
-        "customdata": [[place, trial.number] for trial in trials],
+        "name": theme.plain(overlay.names[index]),
+        "customdata": [[index, trial.number] for trial in trials],
         "hovertemplate": hover,
     }
 
@@ -265,7 +265,7 @@ def _hypervolume_panels(overlay: Overlay, histories: list[Hypervolume]) -> list[
         f"{overlay.runs[0].objective_name} {worst}{how}), as a share of what a model as good as "
         "the unpruned one would cover at no cost. Better models may cover more than 100%."
     )
-    if any(len(places) > 1 for places in overlay.groups.values()):
+    if any(len(indices) > 1 for indices in overlay.groups.values()):
         caption += " A band is the quartiles over seeds."
     figure = _staircases(overlay, by_trials, "finished trials")
     panels = [Panel("hypervolume-trials", "Hypervolume over trials", figure, caption)]
@@ -280,20 +280,20 @@ def _staircases(
     overlay: Overlay, histories: list[list[tuple[float, float]]], title: str
 ) -> go.Figure:
     figure = go.Figure()
-    for name, places in overlay.groups.items():
-        grown = [place for place in places if histories[place]]
+    for name, indices in overlay.groups.items():
+        grown = [index for index in indices if histories[index]]
         band = len(grown) > 1
-        for place in grown:
+        for index in grown:
             figure.add_scatter(
-                x=[x for x, _ in histories[place]],
-                y=[y for _, y in histories[place]],
-                name=theme.plain(overlay.names[place]),
+                x=[x for x, _ in histories[index]],
+                y=[y for _, y in histories[index]],
+                name=theme.plain(overlay.names[index]),
                 mode="lines",
-                line={**theme.run_line(place), "shape": "hv", "width": 1 if band else 2},
+                line={**theme.run_line(index), "shape": "hv", "width": 1 if band else 2},
                 opacity=0.5 if band else 1,
             )
         if band:
-            x, (low, middle, high) = quartiles([histories[place] for place in grown])
+            x, (low, middle, high) = quartiles([histories[index] for index in grown])
             edge = {"x": x, "mode": "lines", "hoverinfo": "skip", "showlegend": False}
             flat = {"shape": "hv", "width": 0}
             figure.add_scatter(y=low, name="lower quartile", line=flat, **edge)
@@ -305,7 +305,7 @@ def _staircases(
                 y=middle,
                 mode="lines",
                 name=theme.plain(f"median of {name}"),
-                line={"shape": "hv", "width": 3, "color": theme.run_style(places[0])["color"]},
+                line={"shape": "hv", "width": 3, "color": theme.run_style(indices[0])["color"]},
             )
     theme.lay_out(
         figure,
@@ -319,10 +319,10 @@ def _staircases(
 
 def _importance_panel(overlay: Overlay) -> Panel | None:
     figure = go.Figure()
-    for place, run in enumerate(overlay.runs):
+    for index, run in enumerate(overlay.runs):
         if len(run.finished) < _SHOWN:
             continue
-        prefix, colour = overlay.prefix(place), theme.run_style(place)["color"]
+        prefix, colour = overlay.prefix(index), theme.run_style(index)["color"]
         for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
             low = cost or overlay.by_divergence

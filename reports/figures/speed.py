@@ -17,11 +17,11 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
     """A panel for each run of which a model was timed; None if none was: the unpruned model alone
     shows nothing of its students."""
     sentences, panels = [], []
-    for place, timed in enumerate(speeds):
+    for index, timed in enumerate(speeds):
         if not any(speed.models for speed in timed):
             continue
-        label = overlay.prefix(place)
-        sentences += [label + text for text in _sentences(overlay.runs[place], timed)]
+        label = overlay.prefix(index)
+        sentences += [label + text for text in _sentences(overlay.runs[index], timed)]
         shown = compared(timed)
         reference = "unpruned model" if timed[0].reference == "unpruned" else timed[0].reference
         devices = ", ".join(dict.fromkeys(speed.device for speed in shown))
@@ -34,11 +34,11 @@ def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Sectio
         )
         if len(by_shape(shown)) > 1:
             caption += " The legend shows other shapes of batch."
-        missing = sum(row.number not in timed[0].models for row in overlay.runs[place].front)
+        missing = sum(row.number not in timed[0].models for row in overlay.runs[index].front)
         if missing:
             caption += f" {missing} of the front's models were not timed: they joined it later."
-        name = f"speed-up-{place}" if place else "speed-up"
-        panels.append(Panel(name, f"{label}FLOPs and milliseconds", _figure(shown, place), caption))
+        name = f"speed-up-{index}" if index else "speed-up"
+        panels.append(Panel(name, f"{label}FLOPs and milliseconds", _figure(shown, index), caption))
     title = "What the FLOPs are worth in time"
     return Section("speed", title, tuple(sentences), tuple(panels)) if panels else None
 
@@ -100,7 +100,7 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
     )
 
 
-def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
+def _figure(speeds: Sequence[Speed], index: int) -> go.Figure:
     figure = go.Figure()
     least = min(model.flops_ratio for speed in speeds for model in speed.models.values())
     steps = [least + (1 - least) * step / 50 for step in range(51)]
@@ -127,7 +127,7 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
             name=theme.plain(f"{speed.engine}, {shape_text(*speed.shape)}"),
             line={"color": theme.run_style(engine)["color"], "dash": dash, "width": 2},
             marker={"symbol": theme.RUN_SYMBOLS[shape % len(theme.RUN_SYMBOLS)], "size": 8},
-            customdata=[[place, number] for number, _ in models],
+            customdata=[[index, number] for number, _ in models],
             text=[
                 f"{theme.plain(speed.reference) if number is None else f'trial {number}'}: "
                 f"{model.text}, {model.megabytes:.1f} MB"
@@ -140,7 +140,7 @@ def _figure(speeds: Sequence[Speed], place: int) -> go.Figure:
     ends = [math.log10(low), math.log10(high)]  # as the FLOPs may be far beyond
     theme.lay_out(
         figure,
-        height=400 + 8 * len(speeds),  # the legend takes its place from the axes
+        height=400 + 8 * len(speeds),  # the legend takes its height from the axes
         xaxis=theme.x_axis("FLOPs ratio", tickformat=".0%"),
         yaxis=theme.axis(
             "times as fast", type="log", tickvals=theme.log_ticks(low, high), range=ends

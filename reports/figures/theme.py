@@ -128,20 +128,20 @@ def interval_bars(points: Iterable[Iterable[float]]) -> dict[str, Any]:
     return {**error, "array": [up for up, _ in ends], "arrayminus": [down for _, down in ends]}
 
 
-def run_style(place: int) -> dict[str, Any]:
-    """Marker of the run at this place of an overlay."""
-    colour = RUN_COLOURS[place % len(RUN_COLOURS)]
-    return {"color": colour, "symbol": RUN_SYMBOLS[_shifted(place)]}
+def run_style(index: int) -> dict[str, Any]:
+    """Marker of the run of this index in an overlay."""
+    colour = RUN_COLOURS[index % len(RUN_COLOURS)]
+    return {"color": colour, "symbol": RUN_SYMBOLS[_shifted(index)]}
 
 
-def run_line(place: int) -> dict[str, Any]:
-    """Line of the run at this place of an overlay."""
-    colour = RUN_COLOURS[place % len(RUN_COLOURS)]
-    return {"color": colour, "dash": RUN_DASHES[_shifted(place)], "width": 2}
+def run_line(index: int) -> dict[str, Any]:
+    """Line of the run of this index in an overlay."""
+    colour = RUN_COLOURS[index % len(RUN_COLOURS)]
+    return {"color": colour, "dash": RUN_DASHES[_shifted(index)], "width": 2}
 
 
-def _shifted(place: int) -> int:
-    return (place + place // len(RUN_COLOURS)) % len(RUN_COLOURS)
+def _shifted(index: int) -> int:
+    return (index + index // len(RUN_COLOURS)) % len(RUN_COLOURS)
 
 
 def knob_axis(

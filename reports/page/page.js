@@ -68,15 +68,15 @@ async function drawAll() {
    fewer bits know their engine too: they stand on an axis of milliseconds alone, at what they take there. */
 async function switchAxis(unit) {
   const plot = await draw("front");
-  const places = [], xs = [], modes = [], visible = [];
-  plot.data.forEach((trace, place) => {
+  const indices = [], xs = [], modes = [], visible = [];
+  plot.data.forEach((trace, index) => {
     if (trace.meta === "ratio") { // cascades have a place on the axis of the run's own cost alone
       trace.shown ??= trace.visible ?? true;
-      places.push(place), xs.push(trace.x), modes.push(trace.mode), visible.push(unit ? false : trace.shown);
+      indices.push(index), xs.push(trace.x), modes.push(trace.mode), visible.push(unit ? false : trace.shown);
       return;
     }
     if (!trace.customdata) return;
-    places.push(place);
+    indices.push(index);
     const engine = trace.customdata[0][2];
     const counted = engine ? data.beside[unit]?.[engine] : unit;
     visible.push(engine ? counted !== undefined : trace.visible ?? true);
@@ -92,7 +92,7 @@ async function switchAxis(unit) {
     plot,
     { x: xs, mode: modes, visible },
     axis,
-    places,
+    indices,
   );
 }
 
@@ -108,8 +108,8 @@ function trialOf(run, number) {
 /* Cards. */
 let opener = null;
 
-/* The places of a run and a trial, as buttons and options name them. */
-function placeOf(value) {
+/* Indices of a run and a trial, as buttons and options name them. */
+function indicesOf(value) {
   return value.split(" ").map(Number);
 }
 
@@ -216,9 +216,9 @@ async function drawCurve(card, trial) {
     height, xaxis: { ...axis, anchor: `y${names.length}`, title: { text: "step", standoff: 8 } },
     shapes: [], annotations: [], showlegend: false, margin: { l: 60, r: 20, t: 30, b: 50 },
   };
-  const traces = names.map((name, place) => {
-    const own = place ? `y${place + 1}` : "y";
-    const top = 1 - place / names.length;
+  const traces = names.map((name, index) => {
+    const own = index ? `y${index + 1}` : "y";
+    const top = 1 - index / names.length;
     layout[own.replace("y", "yaxis")] = { ...axis, domain: [Math.max(0, top - 0.75 / names.length), top], nticks: 4 };
     layout.annotations.push({
       text: escapeMarkup(name), xref: "paper", x: 1, xanchor: "right", yref: "paper", y: top, yanchor: "top", showarrow: false,
@@ -262,10 +262,10 @@ function copied(line) {
 /* Numbers by size, text by the alphabet, what is empty last; a second click turns the order. */
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells];
-  heads.forEach((head, place) => {
+  heads.forEach((head, index) => {
     const button = make("button", { type: "button", class: "sort" }, ...head.childNodes);
     head.append(button);
-    const keyOf = (row) => row.cells[place].textContent.trim();
+    const keyOf = (row) => row.cells[index].textContent.trim();
     button.addEventListener("click", () => {
       const turned = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       for (const other of heads) other.removeAttribute("aria-sort");
@@ -285,8 +285,8 @@ function sortable(table) {
 function tableOf(caption, columns, rows) {
   const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)));
   const body = rows.map((row) =>
-    make("tr", {}, ...row.map((cell, place) =>
-      place ? make("td", {}, String(cell ?? "")) : make("th", { scope: "row" }, String(cell ?? "")))));
+    make("tr", {}, ...row.map((cell, index) =>
+      index ? make("td", {}, String(cell ?? "")) : make("th", { scope: "row" }, String(cell ?? "")))));
   const table = sortable(make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body)));
   return make("div", { class: "wide tall", role: "region", tabindex: "0", "aria-label": caption }, table);
 }
@@ -314,8 +314,8 @@ function figureRows(plot) {
       ]);
     });
   }
-  const kept = columns.map((_, place) => rows.some((row) => (row[place] ?? "") !== ""));
-  const only = (row) => columns.map((_, place) => row[place] ?? "").filter((_, place) => kept[place]);
+  const kept = columns.map((_, index) => rows.some((row) => (row[index] ?? "") !== ""));
+  const only = (row) => columns.map((_, index) => row[index] ?? "").filter((_, index) => kept[index]);
   return { columns: only(columns), rows: rows.map(only) };
 }
 
@@ -365,13 +365,13 @@ for (const details of document.querySelectorAll("details.data"))
 document.querySelectorAll("p.command").forEach(copied);
 document.querySelectorAll("table[data-sortable]").forEach(sortable);
 for (const button of document.querySelectorAll("button.trial"))
-  button.addEventListener("click", () => openCard(...placeOf(button.value)));
+  button.addEventListener("click", () => openCard(...indicesOf(button.value)));
 byId("axis").addEventListener("change", (event) => switchAxis(event.target.value));
-data.runs.forEach((run, place) => {
-  for (const { trial } of run.trials) byId("pick").append(make("option", { value: `${place} ${trial}` }, nameOf(place, trial)));
+data.runs.forEach((run, index) => {
+  for (const { trial } of run.trials) byId("pick").append(make("option", { value: `${index} ${trial}` }, nameOf(index, trial)));
 });
 byId("pick").addEventListener("change", (event) => {
-  if (event.target.value) openCard(...placeOf(event.target.value));
+  if (event.target.value) openCard(...indicesOf(event.target.value));
   else closeCard();
 });
 document.addEventListener("keydown", (event) => {

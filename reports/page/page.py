@@ -177,7 +177,7 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     together = overlay(runs)
     curves = [read_curves(run) for run in together.runs]
     speeds = [read_speeds(run) for run in together.runs]
-    parts = [_part(together, place) for place in range(len(together.runs))]
+    parts = [_part(together, index) for index in range(len(together.runs))]
     sections = (
         speed_section(together, speeds),
         budget_section(together, curves),
@@ -208,7 +208,7 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
         latencies=latency_axes(speeds, together.runs[0].bits),
         words=data["words"],
         unscored=[part for part, is_scored in zip(parts, scored, strict=True) if not is_scored],
-        fastest=lambda part, trial: fastest(part["record"], alike[part["place"]], trial),
+        fastest=lambda part, trial: fastest(part["record"], alike[part["index"]], trial),
         timed=None if shape is None else shape_text(*shape),
         words_name=NAME,
         live=live,
@@ -222,14 +222,14 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     return target
 
 
-def _part(together: Overlay, place: int) -> dict[str, Any]:
-    run = together.runs[place]
-    view, folder = together.views[place], for_shell(run.folder)
+def _part(together: Overlay, index: int) -> dict[str, Any]:
+    run = together.runs[index]
+    view, folder = together.views[index], for_shell(run.folder)
     launch = RunFolder(run.folder).read_launch()
     study_file = "STUDY.py" if launch is None else launch.study_file
     return {
-        "place": place,
-        "name": together.names[place],
+        "index": index,
+        "name": together.names[index],
         "record": run,
         "notes": (*run.notes, *run.remarks, *filter(None, [gap_note(run)])),
         "view": view,

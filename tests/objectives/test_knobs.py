@@ -1,4 +1,4 @@
-"""Settings of a method by their places, as a study's space names them."""
+"""Settings of a method by path, as a study's space names them."""
 
 from dataclasses import replace
 
@@ -14,16 +14,16 @@ from objectives.students.cells.graph import Node
 METHOD = MaskSearch()
 
 
-def test_a_place_is_a_field_a_field_of_a_stage_or_an_entry_of_a_tuple() -> None:
-    places = settings(METHOD)
-    assert places["target_ratio"] == METHOD.target_ratio
-    assert places["stages.recover.learning_rate"] == METHOD.stages[1].learning_rate
-    assert places["temperature[1]"] == METHOD.temperature[1]
-    assert "stages" not in places
-    assert "temperature" not in places
+def test_a_path_names_a_field_a_field_of_a_stage_or_an_entry_of_a_tuple() -> None:
+    paths = settings(METHOD)
+    assert paths["target_ratio"] == METHOD.target_ratio
+    assert paths["stages.recover.learning_rate"] == METHOD.stages[1].learning_rate
+    assert paths["temperature[1]"] == METHOD.temperature[1]
+    assert "stages" not in paths
+    assert "temperature" not in paths
 
 
-def test_other_values_at_some_places_leave_the_others_alone() -> None:
+def test_other_values_at_some_paths_leave_the_others_alone() -> None:
     search, recover = METHOD.stages
     changed = with_knobs(
         METHOD,
@@ -41,9 +41,9 @@ def test_other_values_at_some_places_leave_the_others_alone() -> None:
 
 def test_what_has_no_name_in_a_tuple_is_numbered() -> None:
     method = CellSearch(nodes=(Node((0,), ("conv3",)), Node((0, 1), ("gated", "identity"))))
-    places = settings(method)
-    assert places["nodes[1].inputs[1]"] == 1
-    assert places["nodes[0].combination"] == "add"
+    paths = settings(method)
+    assert paths["nodes[1].inputs[1]"] == 1
+    assert paths["nodes[0].combination"] == "add"
     changed = with_knobs(method, {"nodes[1].operations[0]": "conv5", "nodes[1].inputs[1]": 0})
     assert changed.nodes == (method.nodes[0], Node((0, 0), ("conv5", "identity")))
 
@@ -54,17 +54,17 @@ def test_a_value_out_of_range_is_refused_where_it_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "meant"),
+    ("path", "meant"),
     [
         ("target_ration", "target_ratio"),
         ("stages.recovery.learning_rate", "stages.recover.learning_rate"),
         ("temperature[2]", "temperature[1]"),
     ],
 )
-def test_a_place_that_is_none_is_told_with_the_one_that_was_meant(place: str, meant: str) -> None:
+def test_a_place_that_is_none_is_told_with_the_one_that_was_meant(path: str, meant: str) -> None:
     with pytest.raises(UserError) as raised:
-        with_knobs(METHOD, {place: 1.0})
-    said = f"MaskSearch has no setting '{place}'; did you mean '{meant}'?"
+        with_knobs(METHOD, {path: 1.0})
+    said = f"MaskSearch has no setting '{path}'; did you mean '{meant}'?"
     assert str(raised.value) == said
 
 

@@ -89,8 +89,8 @@ class Shrinking:
 
     @torch.no_grad()
     def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
-        place = [stage.name for stage in self.members[0].stages].index(training.stage.name)
-        steps = [m.penalty * m.stages[place].learning_rate for m in self.members]
+        index = [stage.name for stage in self.members[0].stages].index(training.stage.name)
+        steps = [m.penalty * m.stages[index].learning_rate for m in self.members]
         threshold, shape = on_device(torch.tensor(steps), self.problem.device), self.problem.shape
         for space in self.members[0].spaces:
             (units,), weights = units_of(shape, space), training.population.weights
@@ -100,12 +100,12 @@ class Shrinking:
         closed = [(means == 0).flatten(1) for means in self.means.values()]
         return {"closed": torch.cat(closed, dim=1).float().mean(-1)}
 
-    def architecture(self, place: int) -> BertArchitecture:
+    def architecture(self, index: int) -> BertArchitecture:
         """The units that are not 0, if these meet the budget; else those of the largest weights."""
-        scores = {space: means[place].cpu() for space, means in self.means.items()}
+        scores = {space: means[index].cpu() for space, means in self.means.items()}
         if not all(value.isfinite().all() for value in scores.values()):
             raise FloatingPointError("weights are nan or infinite after the search")
-        return self.members[place].within_budget(scores, self.problem, threshold=0.0)
+        return self.members[index].within_budget(scores, self.problem, threshold=0.0)
 
 
 def shrunk(parts: Sequence[Tensor], threshold: Tensor, of: Of) -> Tensor:

@@ -48,7 +48,7 @@ _HOLD = 0.01
 few."""
 
 Place = tuple[int, int]
-"""A layer, and a place of `LINEARS`."""
+"""A layer, and an index of `LINEARS`."""
 
 
 class Spectrum(NamedTuple):
@@ -89,9 +89,9 @@ def spectra(problem: Problem) -> Mapping[Place, Spectrum]:
         model = problem.student if layers is None else problem.teacher
         weights, moments = _linears(model), _moments(model, problem)
         return {
-            (layer, place): Spectrum.of(weights[n, place].weight, held(moments[n, place], _HOLD))
+            (layer, index): Spectrum.of(weights[n, index].weight, held(moments[n, index], _HOLD))
             for layer, n in enumerate(layers or range(problem.shape.layers))
-            for place in range(len(LINEARS))
+            for index in range(len(LINEARS))
         }
 
     return problem.once("spectra", work_out)
@@ -99,9 +99,9 @@ def spectra(problem: Problem) -> Mapping[Place, Spectrum]:
 
 def _linears(model: BertForSequenceClassification) -> dict[Place, nn.Linear]:
     return {
-        (n, place): cast("nn.Linear", layer.get_submodule(linear.name))
+        (n, index): cast("nn.Linear", layer.get_submodule(linear.name))
         for n, layer in enumerate(model.bert.encoder.layer)
-        for place, linear in enumerate(LINEARS)
+        for index, linear in enumerate(LINEARS)
     }
 
 
@@ -120,7 +120,7 @@ def with_ranks(whole: BertArchitecture, ranks: Mapping[Place, int]) -> BertArchi
     """The architecture with weights of these ranks; 0 leaves one whole."""
     layers = []
     for number, layer in enumerate(whole.layers):
-        ranks_of_layer = tuple(ranks.get((number, place), 0) for place in range(len(LINEARS)))
+        ranks_of_layer = tuple(ranks.get((number, index), 0) for index in range(len(LINEARS)))
         layers.append(replace(layer, ranks=ranks_of_layer if any(ranks_of_layer) else None))
     return replace(whole, layers=tuple(layers))
 
@@ -176,9 +176,9 @@ def factored(
     uncut = cut(student.state_dict(), student.config, full)
     ranks = [{"ranks": layer.ranks and list(layer.ranks)} for layer in architecture.layers]
     model, state = emptied(uncut.config, {}, ranks), uncut.state_dict()
-    for (number, place), spectrum in found.items():
-        if rank := architecture.layers[number].rank(place):
-            name = f"bert.encoder.layer.{number}.{LINEARS[place].name}"
+    for (number, index), spectrum in found.items():
+        if rank := architecture.layers[number].rank(index):
+            name = f"bert.encoder.layer.{number}.{LINEARS[index].name}"
             reduce, expand = spectrum.factors(rank)
             state |= {f"{name}.reduce.weight": reduce, f"{name}.expand.weight": expand}
             state[f"{name}.expand.bias"] = state.pop(f"{name}.bias")

@@ -32,7 +32,7 @@ from objectives.errors import (
     UserError,
     check_ranges,
 )
-from objectives.measures.budget import places
+from objectives.measures.budget import ranks_of
 from objectives.measures.evaluate import nearness
 from objectives.methods.elastic.ordered_masks import OrderedMasks
 from objectives.methods.elastic.training import ElasticTraining, SharedStudent, shared_student
@@ -89,7 +89,7 @@ class ElasticSearch(StagedMethod):
     smallest: InnerShare = 0.05
     """The smallest of them, as a share of the unpruned student's cost. In (0, 1)."""
     shares: tuple[float, ...] = ()
-    """In place of `sizes` the widths that each step trains at: of every layer the same share of its
+    """Instead of `sizes` the widths that each step trains at: of every layer the same share of its
     heads and of its neurons, in (0, 1], rising. All layers of a trial are then cut alike, too."""
     depths: tuple[float, ...] = ()
     """After that training the depths of one more, at each of these widths: shares of the layers in
@@ -338,8 +338,8 @@ class ElasticSearch(StagedMethod):
         searched = masks.search(shared.model, first.search_steps, dtype, progress)
         # Alpha 0 is a mask of a half: what is above it was left open.
         chosen = [
-            member.within_budget(masks.scores(place), problem, threshold=0.0)
-            for place, member in enumerate(members)
+            member.within_budget(masks.scores(index), problem, threshold=0.0)
+            for index, member in enumerate(members)
         ]
         return chosen, [[*curve, *more] for curve, more in zip(curves, searched, strict=True)]
 
@@ -351,7 +351,7 @@ class ElasticSearch(StagedMethod):
             scores["layers"] = torch.full((problem.shape.layers, 1), -math.inf)
             scores["layers"][layers_at(self.depth, problem.shape.layers)] = math.inf
         for space, widths in self._widths().items():
-            stays = places(scores[space]) < torch.tensor(widths)[:, None]
+            stays = ranks_of(scores[space]) < torch.tensor(widths)[:, None]
             scores[space] = torch.where(stays, math.inf, -math.inf)
         return scores
 

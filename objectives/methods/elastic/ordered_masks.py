@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.device import on_device
-from objectives.measures.budget import hinge_loss, places
+from objectives.measures.budget import hinge_loss, ranks_of
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.pruning.descending_alpha import DescendingAlpha, Steered
@@ -65,7 +65,7 @@ class OrderedMasks(DescendingAlpha[Steered]):
         super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(batch_size, seed, problem.device)
         self.order = Order.by_scores(problem.shape, scores)
-        self.ranks = {space: places(values) for space, values in scores.items()}
+        self.ranks = {space: ranks_of(values) for space, values in scores.items()}
         self.begun = {}
         """Alpha at the start, by rank: (K, layers, units) of each space."""
         for space, values in scores.items():
@@ -107,11 +107,11 @@ class OrderedMasks(DescendingAlpha[Steered]):
             progress.advance()
         return curve_points("search", measured) if steps else [[] for _ in self.members]
 
-    def scores(self, place: int) -> dict[str, Tensor]:
+    def scores(self, index: int) -> dict[str, Tensor]:
         """Alpha of each unit of one student, (layers, units) of each space, on the CPU."""
         return {
-            space: (self.begun[space][place].cpu() + shift).gather(-1, self.ranks[space])
-            for space, shift in self.of(place).items()
+            space: (self.begun[space][index].cpu() + shift).gather(-1, self.ranks[space])
+            for space, shift in self.of(index).items()
         }
 
     def _step(self, population: Population, progress: float) -> dict[str, Tensor]:

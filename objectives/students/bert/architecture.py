@@ -166,10 +166,10 @@ class LayerUnits:
         """Bits of a weight, all its halves together; None: it is not quantised."""
         return self.weight_bits and self.weight_bits * (self.halves or 1)
 
-    def rank(self, place: int) -> int:
+    def rank(self, index: int) -> int:
         """Rank of the weight at this index of `linears.LINEARS`; 0 of one matrix, and beyond
         them."""
-        return self.ranks[place] if self.ranks and place < len(self.ranks) else 0
+        return self.ranks[index] if self.ranks and index < len(self.ranks) else 0
 
     def widths(self, shape: BertShape) -> Widths[int]:
         """How much is left of a layer of `shape`."""

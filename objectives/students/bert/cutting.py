@@ -108,12 +108,12 @@ def _cut_layer(
 
     def kept(axis: str) -> Tensor | None:
         """Places of what stays along an axis; None if that is all."""
-        places = getattr(layer, axis, None)
+        indices = getattr(layer, axis, None)
         if axis in PER_HEAD:
-            rows = (range(head_dim),) * len(layer.heads) if places is None else places
+            rows = (range(head_dim),) * len(layer.heads) if indices is None else indices
             of_heads = zip(layer.heads, rows, strict=True)
-            places = [head * head_dim + dimension for head, row in of_heads for dimension in row]
-        return None if places is None else torch.tensor(places, dtype=torch.long, device=device)
+            indices = [head * head_dim + dimension for head, row in of_heads for dimension in row]
+        return None if indices is None else torch.tensor(indices, dtype=torch.long, device=device)
 
     result = {}
     for name, outputs, inputs in LINEARS:

@@ -108,9 +108,9 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
                 linear in LINEARS,
                 units.bits_of_a_weight,
                 units.input_bits if linear in LINEARS else units.attention_bits or units.input_bits,
-                units.rank(place),
+                units.rank(index),
             )
-            for place, linear in enumerate(LINEARS + PRODUCTS)
+            for index, linear in enumerate(LINEARS + PRODUCTS)
         ]
     products.append(Matmul("bert.pooler.dense", 1, hidden, hidden, True))
     products.append(Matmul("classifier", 1, shape.labels, hidden, True))

@@ -9,10 +9,10 @@ def buckets_of(length: int, device: torch.device) -> Tensor:
     """Bucket of each pair of positions, (length queries, length keys) int64 below 32."""
     # Each distance below 8 has a bucket, and bucket 8 + k begins where its square reaches 64 * 2^k:
     # logarithms, as MPNet has them, would be rounded otherwise by each runtime.
-    places = torch.arange(length, device=device)
+    positions = torch.arange(length, device=device)
     starts = 64 * 2 ** torch.arange(1, 8, device=device)
-    buckets = places.clamp_max(8) + (places[:, None] ** 2 >= starts).sum(-1)
-    distances = places - places[:, None]
+    buckets = positions.clamp_max(8) + (positions[:, None] ** 2 >= starts).sum(-1)
+    distances = positions - positions[:, None]
     return buckets[distances.abs()] + 16 * (distances > 0)
 
 

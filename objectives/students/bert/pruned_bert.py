@@ -148,12 +148,12 @@ class InputProjection(Projection):
 
 
 def projection(
-    config: PrunedBertConfig, place: int, inputs: int, width: int, *, selects: bool = False
+    config: PrunedBertConfig, index: int, inputs: int, width: int, *, selects: bool = False
 ) -> nn.Module:
-    """A linear layer with the bits and the rank at its `place` that a layer's configuration
+    """A linear layer with the bits and the rank at its `index` that a layer's configuration
     says."""
     # torch's own wherever that is possible: quantisers look for its type.
-    if config.ranks and (rank := config.ranks[place]):
+    if config.ranks and (rank := config.ranks[index]):
         reduce, expand = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, width)
         return nn.Sequential(OrderedDict(reduce=reduce, expand=expand))
     if config.weight_bits is not None and inputs and width:
@@ -167,9 +167,9 @@ def projection(
 class PrunedBertOutput(nn.Module):
     """Project what the units of a block give back to the hidden size, add the residual, norm."""
 
-    def __init__(self, config: PrunedBertConfig, place: int, width: int):
+    def __init__(self, config: PrunedBertConfig, index: int, width: int):
         super().__init__()
-        self.dense = projection(config, place, width, config.hidden_size)
+        self.dense = projection(config, index, width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -189,7 +189,7 @@ class PrunedBertAttention(nn.Module):
         query_key = self.heads * (config.qk_head_dim or config.head_dim)
         value = self.heads * (config.v_head_dim or config.head_dim)
         self.self, hidden = nn.ModuleDict(), config.hidden_size
-        for place, (name, inputs, width) in enumerate(
+        for index, (name, inputs, width) in enumerate(
             (
                 ("query", config.query_inputs or hidden, query_key),
                 ("key", config.key_inputs or hidden, query_key),
@@ -197,7 +197,7 @@ class PrunedBertAttention(nn.Module):
             )
         ):
             selects = inputs != hidden
-            self.self[name] = projection(config, place, inputs, width, selects=selects)
+            self.self[name] = projection(config, index, inputs, width, selects=selects)
         if config.position_buckets is not None:
             self.self["position_bias"] = PositionBias(self.heads, config.position_buckets)
         self.output = PrunedBertOutput(config, 3, value)

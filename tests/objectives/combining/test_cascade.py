@@ -394,14 +394,14 @@ def test_the_best_within_a_cost_uses_it() -> None:
 
 @given(models=st.lists(st.integers()), most=st.integers(1, 9))
 def test_of_many_models_some_are_taken_evenly(models: list[int], most: int) -> None:
-    places = spread(range(len(models)), most)
-    assert len(places) == min(len(models), most)
-    assert places[:1] == [0][: len(models)]
-    steps = {after - before for before, after in pairwise(places)}
+    indices = spread(range(len(models)), most)
+    assert len(indices) == min(len(models), most)
+    assert indices[:1] == [0][: len(models)]
+    steps = {after - before for before, after in pairwise(indices)}
     assert all(steps)
     assert max(steps, default=1) - min(steps, default=1) <= 1
-    assert most == 1 or not models or places[-1] == len(models) - 1
-    assert spread(models, most) == [models[place] for place in places]
+    assert most == 1 or not models or indices[-1] == len(models) - 1
+    assert spread(models, most) == [models[place] for place in indices]
 
 
 def test_a_front_rises_in_cost_and_metric() -> None:

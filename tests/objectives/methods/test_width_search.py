@@ -132,9 +132,9 @@ def test_masks_are_two_widths_of_the_best_units(problem: Problem) -> None:
 def test_places_fall_strictly_and_the_likeliest_width_is_above_one(problem: Problem) -> None:
     alpha = fresh(problem)
     values = torch.randn(3, len(alpha.widths["ffn"]), generator=torch.Generator().manual_seed(1))
-    places = alpha.places("ffn", values.double())
-    assert (places.diff(dim=-1) < 0).all()
-    assert (places > 1).sum(-1).tolist() == alpha.widths["ffn"][values.argmax(-1)].tolist()
+    positions = alpha.positions("ffn", values.double())
+    assert (positions.diff(dim=-1) < 0).all()
+    assert (positions > 1).sum(-1).tolist() == alpha.widths["ffn"][values.argmax(-1)].tolist()
 
 
 def test_the_likeliest_widths_are_cut_if_they_meet_the_budget(problem: Problem) -> None:

@@ -68,9 +68,9 @@ def batch(problem: Problem) -> Batch:
 
 @given(length=st.integers(1, 600))
 def test_buckets_are_those_of_mpnet(length: int) -> None:
-    places = torch.arange(length)
-    expected = MPNetEncoder.relative_position_bucket(places - places[:, None])
-    assert torch.equal(buckets_of(length, places.device), expected)
+    positions = torch.arange(length)
+    expected = MPNetEncoder.relative_position_bucket(positions - positions[:, None])
+    assert torch.equal(buckets_of(length, positions.device), expected)
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
