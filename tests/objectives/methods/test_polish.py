@@ -20,7 +20,7 @@ from objectives.training.stages import Stage
 from tests.objectives.conformance import SearchMethodConformance, run, search_alone
 
 STAGE = Stage(name="polish", epochs=0.5, learning_rate=1e-3)
-RATIOS = (0.7, 0.5, 0.4, 0.2)
+RATIOS = (0.7, 0.5, 0.4)
 
 
 def write_trials(folder: Path, problem: Problem, ratios: Sequence[float]) -> str:
