@@ -225,6 +225,9 @@ class SearchMethodConformance:
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(method, field.name, None)
 
+    def test_fits_the_tiny_student(self, method: SearchMethod, problem: Problem) -> None:
+        method.check_shapes(problem.student.config, problem.teacher.config)
+
     def test_survives_a_pickle(self, method: SearchMethod) -> None:
         assert pickle.loads(pickle.dumps(method)) == method
 

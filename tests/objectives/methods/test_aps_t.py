@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from maskfront import ApsT, UserError
+from maskfront import ApsT
 from objectives.methods import aps_t
 from objectives.methods.aps_t import Projections, _Search
 from objectives.problem import Problem
@@ -145,22 +145,3 @@ def test_the_controller_learns_to_meet_r(problem: Problem) -> None:
     search.found(RecordingProgress())
     after = sum(search.ratio(one) for one in search.controller.propose(100)) / 100
     assert after < 1.2 < before
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"sharing": "all"}, "sharing is 'all'; it must be one of ordinal, independent, transi"),
-        ({"shares": ()}, "must be one or more, rising"),
-        ({"shares": (0.5, 0.25)}, "must be one or more, rising"),
-        ({"shares": (0.5, 1.5)}, "must be one or more, rising"),
-        ({"projection_rate": 0.0}, "projection_rate is 0.0"),
-        ({"spaces": ("qk",)}, "must name some of heads, ffn"),
-        ({"stages": (POLISH,)}, "stages is .* it must be one that searches"),
-        ({"stages": (replace(SEARCH, loss="intermediate"),)}, "its loss not 'intermediate'"),
-        ({"stages": (SEARCH, replace(SEARCH, name="again"))}, "one that searches"),
-    ],
-)
-def test_what_cannot_be_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        replace(QUICK, **settings)

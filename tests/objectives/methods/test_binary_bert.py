@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from objectives.errors import UserError
 from objectives.measures.bits import bytes_of
 from objectives.methods.binary_bert import BinaryBert
 from objectives.methods.ternary_bert import TernaryBert
@@ -75,25 +74,6 @@ def test_splitting_ends_better_than_binary_from_the_start(problem: Problem) -> N
         gains.append(far(scratch, problem) - far(split, problem))
     assert np.mean(gains) > 0, gains
     assert min(gains) > -0.5 * np.mean(gains), gains
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"first_binary": "later"}, r"'later', which is not one of its stages \(ternary, binary\)"),
-        (
-            {"stages": (TERNARY, replace(BINARY, start="student"))},
-            r"stage 'binary': it comes after the weights are split",
-        ),
-        (
-            {"stages": (TERNARY, replace(BINARY, quantised=False))},
-            r"stage 'binary': it comes after the weights are split",
-        ),
-    ],
-)
-def test_what_cannot_be_split_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        replace(QUICK, **change)  # type: ignore[arg-type]
 
 
 def test_a_share_of_the_bytes_splits_the_layers_that_gain_most(problem: Problem) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from objectives.errors import UserError
 from objectives.methods.baselines.group_lasso import GroupLasso, Shrinking
 from objectives.problem import Problem
 from objectives.pruning.reconstruction import shrinkage
@@ -105,10 +104,3 @@ def test_l1_shrinks_single_weights(problem: Problem) -> None:
     expected = before.sign() * (before.abs() - 0.02).clamp_min(0)
     torch.testing.assert_close(training.population.weights[name].detach(), expected)
     assert (expected == 0).any()
-
-
-def test_what_cannot_work_is_refused() -> None:
-    with pytest.raises(UserError, match=r"weight_bits is 1, but binary weights have no 0"):
-        replace(QUICK, weight_bits=(4, 1, 4))
-    with pytest.raises(UserError, match=r"GroupLasso\.stages"):
-        GroupLasso(stages=(replace(SHRINK, searches=False),))

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from objectives.errors import UserError
 from objectives.measures.bits import bytes_of
 from objectives.measures.evaluate import predict
 from objectives.methods.baselines.magnitude_pruning import (
@@ -179,8 +178,3 @@ def test_single_weights_are_0_and_stay_0_and_nothing_is_saved(
         sizes = torch.cat([problem.student.get_parameter(n).abs().flatten() for n in NAMES])
         gone = torch.cat([begun.get_parameter(n).flatten() for n in NAMES]) == 0
         assert sizes[gone].max() <= sizes[~gone].min()
-
-
-def test_binary_weights_have_no_zero() -> None:
-    with pytest.raises(UserError, match=r"sparsity is 0.5, but binary weights have no 0"):
-        MagnitudePruning(sparsity=0.5, weight_bits=(8, 1))

@@ -195,21 +195,20 @@ def test_heads_by_softmax_count_as_many_as_are_kept(problem: Problem) -> None:
         assert measured(found, column) == pytest.approx([ratio] * len(measured(found, column)))
 
 
-def test_more_heads_than_there_are_cannot_be_kept(problem: Problem) -> None:
-    with pytest.raises(UserError, match="heads_kept is 5; the student has 4 a layer"):
-        run([replace(QUICK, heads_by="softmax", heads_kept=5)], problem)
-
-
 @pytest.mark.parametrize("data", ["alpha", "train"])
 @pytest.mark.parametrize("loss", ["labels", "teacher"])
 def test_alpha_learns_what_it_is_told_from(problem: Problem, data: Any, loss: Any) -> None:
-    """Labels turned round in a split change its way only if it learns from these labels."""
+    """Labels turned round in a split change its way only if it learns from these labels. The
+    weights learn from none: where alpha does not either, the model is the same."""
     method = replace(QUICK, alpha_data=data, alpha_loss=loss, start="uniform", grad_rescale=0.5)
-    way = measured(search_alone(method, problem), "expected_ratio")
+    found = search_alone(method, problem)
     for role, split in (("train", problem.train), ("alpha", problem.alpha)):
         turned = replace(problem, **{role: replace(split, labels=(split.labels + 1) % 3)})
-        same = measured(search_alone(method, turned), "expected_ratio") == way
+        other = search_alone(method, turned)
+        same = measured(found, "expected_ratio") == measured(other, "expected_ratio")
         assert same == (loss == "teacher" or role != data), role
+        if same:
+            assert_same(found, other, problem)
 
 
 def test_alpha_does_not_learn_from_the_batch_that_the_weights_just_took(problem: Problem) -> None:
@@ -300,11 +299,7 @@ def test_alpha_asks_the_teacher_about_its_own_rows(problem: Problem) -> None:
     found = alpha.learn(training, masks, 0.0)["alpha_loss"].item()
     batch = next(problem.alpha.shuffled(16, 5, "cpu"))
     with torch.no_grad():
-        answers = problem.teacher(
-            batch.input_ids,
-            attention_mask=batch.attention_mask,
-            token_type_ids=batch.token_type_ids,
-        ).logits
+        answers = problem.teacher(**batch.inputs).logits
         own = training.population.logits(batch, masks)[0]
     by_hand = -(answers.softmax(-1) * own.log_softmax(-1)).sum(-1).mean().item()
     assert found == pytest.approx(by_hand, rel=1e-4)
@@ -328,88 +323,35 @@ def test_there_is_no_other_preset() -> None:
         MaskSearch.preset("cofi")
 
 
-def test_presets_name_fields_and_differ() -> None:
-    searches = [MaskSearch.preset(name) for name in PRESETS]
-    assert len(set(searches)) == 3
-    assert all(
-        getattr(MaskSearch.preset(n), f) == v for n in PRESETS for f, v in PRESETS[n].items()
-    )
+BY_HAND: dict[str, tuple[Any, Any, Any]] = {
+    "threshold": (0.01, 0.99, 0.5),
+    "discretise": ("threshold", "budget", "budget"),
+    "hinge_on": ("discrete", "expected", "discrete"),
+    "one_sided": (False, True, False),
+    "tolerance": (0.05, 0.01, 0.05),
+    "target_schedule": ("constant", "geometric", "geometric"),
+    "ramp": (1.0, 1.0, 0.8),
+    "alpha_optimizer": ("adam", "sign", "adam"),
+    "update_share": (1.0, 0.1, 1.0),
+    "grad_rescale": (0.1, 1.0, 0.1),
+    "temperature": ((1.0, 1.0), (1.0, 1.0), (1.0, 0.1)),
+    "alpha_loss": ("labels", "teacher", "labels"),
+    "alpha_data": ("alpha", "train", "alpha"),
+    "heads_by": ("softmax", "sigmoid", "sigmoid"),
+    "start": ("uniform",) * 3,
+    "initial_alpha": (5.0,) * 3,
+    "flops_weight": (1.0,) * 3,
+    "heads_kept": (None,) * 3,
+}
+"""Fields of the presets, written down a second time: those of the report ("seed"), of the
+follow-up's code ("dap"), and ours ("anneal")."""
 
 
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        (
-            "seed",
-            {
-                "threshold": 0.01,
-                "discretise": "threshold",
-                "hinge_on": "discrete",
-                "one_sided": False,
-                "tolerance": 0.05,
-                "target_schedule": "constant",
-                "alpha_optimizer": "adam",
-                "grad_rescale": 0.1,
-                "temperature": (1.0, 1.0),
-                "alpha_loss": "labels",
-                "alpha_data": "alpha",
-                "heads_by": "softmax",
-            },
-        ),
-        (
-            "dap",
-            {
-                "threshold": 0.99,
-                "hinge_on": "expected",
-                "one_sided": True,
-                "tolerance": 0.01,
-                "target_schedule": "geometric",
-                "ramp": 1.0,
-                "alpha_optimizer": "sign",
-                "update_share": 0.1,
-                "grad_rescale": 1.0,
-                "temperature": (1.0, 1.0),
-                "alpha_loss": "teacher",
-                "alpha_data": "train",
-                "heads_by": "sigmoid",
-            },
-        ),
-        (
-            "anneal",
-            {
-                "threshold": 0.5,
-                "hinge_on": "discrete",
-                "one_sided": False,
-                "tolerance": 0.05,
-                "target_schedule": "geometric",
-                "ramp": 0.8,
-                "alpha_optimizer": "adam",
-                "grad_rescale": 0.1,
-                "temperature": (1.0, 0.1),
-                "alpha_loss": "labels",
-                "alpha_data": "alpha",
-                "heads_by": "sigmoid",
-            },
-        ),
-    ],
-)
-def test_a_preset_is_what_its_source_says(name: str, fields: dict[str, Any]) -> None:
-    """Written down a second time, by hand: the report, the follow-up's code, and ours."""
-    common = {
-        "start": "uniform",
-        "initial_alpha": 5.0,
-        "flops_weight": 1.0,
-        "heads_kept": None,
-    }
+@pytest.mark.parametrize(("column", "name"), [(0, "seed"), (1, "dap"), (2, "anneal")])
+def test_a_preset_is_what_its_source_says(column: int, name: str) -> None:
     method = MaskSearch.preset(name)
-    assert {field: getattr(method, field) for field in {**common, **fields}} == {**common, **fields}
-
-
-def test_tolerance_decides_which_side_of_the_band_counts(problem: Problem) -> None:
-    wide, narrow = (
-        search_alone(replace(QUICK, tolerance=t, flops_weight=10), problem) for t in (0.9, 0.01)
-    )
-    assert measured(wide, "expected_ratio") != measured(narrow, "expected_ratio")
+    wanted = {field: values[column] for field, values in BY_HAND.items()}
+    assert {field: getattr(method, field) for field in BY_HAND} == wanted
 
 
 def test_without_a_flops_weight_units_without_effect_stay_open(problem: Problem) -> None:
@@ -516,20 +458,6 @@ def test_a_student_with_fewer_layers_than_the_teacher_is_searched_from_its_own_s
     assert measured(found, "open_ratio")[-1] < 0.2
 
 
-@pytest.mark.parametrize(
-    ("space", "other", "ratio"), [("heads", "ffn", 0.6), ("ffn", "heads", 0.8)]
-)
-def test_a_space_that_is_not_searched_stays_whole(
-    problem: Problem, space: str, other: str, ratio: float
-) -> None:
-    method = replace(QUICK, spaces=(space,), target_ratio=ratio)
-    found = search_alone(method, problem).architecture
-    full = BertArchitecture.full(problem.shape)
-    for layer, all_of_it in zip(found.layers, full.layers, strict=True):
-        assert getattr(layer, other) == getattr(all_of_it, other)
-    assert found != full
-
-
 @pytest.mark.parametrize("inputs", ["input", "input_qkv"])
 def test_all_spaces_are_searched_at_once(problem: Problem, inputs: str) -> None:
     method = replace(QUICK, spaces=("heads", "ffn", "qk", "v", inputs))
@@ -562,21 +490,6 @@ def test_layers_learn_to_leave(problem: Problem) -> None:
     assert sorted(bool(layer.dropped) for layer in found.architecture.layers) == [False, True, True]
     flops = problem.budget.cost.exact(found.architecture)
     assert flops == counted_flops(found.model, problem.seq_len)
-
-
-def test_alpha_learns_from_the_labels_of_alpha_and_weights_from_none(problem: Problem) -> None:
-    method = replace(QUICK, start="uniform", grad_rescale=0.5)
-    found = search_alone(method, problem)
-    turned = {
-        role: replace(split, labels=(split.labels + 1) % 3)
-        for role, split in (("train", problem.train), ("alpha", problem.alpha))
-    }
-    of_train, of_alpha = (
-        search_alone(method, replace(problem, **{role: split})) for role, split in turned.items()
-    )
-    assert_same(found, of_train, problem)
-    assert measured(found, "alpha_loss")[0] < measured(of_alpha, "alpha_loss")[0]
-    assert found.architecture != of_alpha.architecture
 
 
 @pytest.mark.parametrize("start", ["uniform", "fisher"])
@@ -630,30 +543,3 @@ def test_weights_that_blow_up_in_the_last_step_are_a_failure(
         del stages[1]
     (outcome,) = run([replace(QUICK, stages=tuple(stages))], problem)
     assert isinstance(outcome, SearchFailure)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("temperature", (1.0, 0.0)),
-        ("temperature", (1.0, 0.5, 0.1)),
-        ("temperature", ()),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(UserError, match=rf"MaskSearch\.{field} is .*; it must be"):
-        replace(QUICK, **{field: value})
-
-
-@pytest.mark.parametrize(
-    ("stages", "line"),
-    [
-        ((), "none of them searches"),
-        ((SEARCH, RECOVER, RECOVER), f"two are called .{RECOVER.name}."),
-        ((RECOVER,), "none of them searches"),
-        ((SEARCH, RECOVER, replace(SEARCH, name="late")), "'late' searches after a stage"),
-    ],
-)
-def test_stages_that_cannot_run_are_refused(stages: tuple[Stage, ...], line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        replace(QUICK, stages=stages)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.polish import Polish
@@ -114,8 +113,3 @@ def test_the_others_go_on_beside_what_is_no_trial(quick: Polish, problem: Proble
     found = [outcome for outcome in outcomes if isinstance(outcome, SearchResult)]
     parents = [cut_to(RATIOS[number], problem).architecture for number in (1, 2)]
     assert [outcome.architecture for outcome in found] == parents
-
-
-def test_a_stage_that_searches_is_refused(quick: Polish) -> None:
-    with pytest.raises(UserError, match=r"'polish' searches, but Polish chooses its units before"):
-        replace(quick, stages=(replace(STAGE, searches=True),))

@@ -30,7 +30,7 @@ from objectives.students.cells.cell_classifier import CellConfig, CellForSequenc
 from objectives.students.cells.genotype import Genotype
 from objectives.text.data import Batch
 from objectives.training.population import Population, Trace, in_order
-from tests.conftest import TINY, config_of
+from tests.conftest import TINY
 from tests.objectives.conformance import (
     RECOVER,
     TRAINED_ATOL,
@@ -214,13 +214,6 @@ def test_students_of_several_orders_in_one_population_train_as_they_do_alone(
             atol=TRAINED_ATOL,
             rtol=0,
         )
-
-
-def test_k_must_leave_a_layer_as_it_is() -> None:
-    tiny = config_of(TINY)
-    replace(QUICK, k=2).check_shapes(tiny, tiny)
-    with pytest.raises(UserError, match=r"k is 3; the student has 3 layers, .* in \[0, 2\]"):
-        replace(QUICK, k=3).check_shapes(tiny, tiny)
 
 
 def test_a_cell_can_be_a_sandwich_too() -> None:

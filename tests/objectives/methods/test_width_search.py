@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from objectives.errors import UserError
 from objectives.methods.width_search import WidthAlpha, WidthSearch
 from objectives.problem import Problem
 from objectives.search_method import SearchResult
@@ -185,41 +184,3 @@ def test_the_planted_units_survive(problem: Problem) -> None:
         assert isinstance(result, SearchResult)
         assert min(float(point["open_ratio"]) for point in result.curve) < 0.5
         assert holds_the_planted_units(result.architecture)
-
-
-def test_shares_that_are_all_the_same_width_are_refused(problem: Problem) -> None:
-    with pytest.raises(UserError, match=r"all of them keep the same number of the 4 heads"):
-        search_alone(replace(QUICK, shares=(0.9, 1)), problem)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("flops_weight", -1.0),
-        ("temperature", (1.0, 0.0)),
-        ("temperature", (1.0, 0.5, 0.1)),
-        ("temperature", ()),
-        ("shares", (1.0,)),
-        ("shares", (0.5, 0.25, 1.0)),
-        ("shares", (0.5, 0.9)),
-        ("shares", (-0.1, 1.0)),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(UserError, match=rf"WidthSearch\.{field} is .*; it must be"):
-        replace(QUICK, **{field: value})
-
-
-@pytest.mark.parametrize(
-    ("fields", "line"),
-    [
-        (
-            {"spaces": ("heads", "qk")},
-            "WidthSearch.spaces is .*; it must name some of heads, ffn, la",
-        ),
-        ({"stages": (RECOVER,)}, "none of them searches"),
-    ],
-)
-def test_what_it_cannot_search_is_refused(fields: dict[str, Any], line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        replace(QUICK, **fields)

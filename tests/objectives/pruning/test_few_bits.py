@@ -139,23 +139,7 @@ def test_a_smaller_vocabulary_is_scored_in_its_own_tokens(workbench: Workbench) 
     )
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"weight_bits": 3}, r"weight_bits is 3; it must be one of 32, 8, 4, 2, 1"),
-        ({"weight_bits": (8, 5, 8)}, r"weight_bits is \(8, 5, 8\); it must be one of 32"),
-        ({"input_bits": 2}, r"input_bits is 2; it must be one of 32, 8, 4"),
-        ({"embedding_bits": 16}, r"embedding_bits is 16; it must be one of 32"),
-    ],
-)
-def test_bits_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        replace(WHOLE, **change)  # type: ignore[arg-type]
-
-
-def test_bits_of_other_layers_are_refused(problem: Problem) -> None:
-    with pytest.raises(UserError, match=r"weight_bits has 2 entries, but the student has 3 layers"):
-        search_alone(replace(WHOLE, weight_bits=(8, 4)), problem)
+def test_what_rounds_nothing_is_idle_and_a_search_rounds_nothing() -> None:
     with pytest.raises(UserError, match="'search': quantised=True is only for stages after"):
         Stage(name="search", epochs=1, searches=True, quantised=True)
     assert "input_bits" in WHOLE.idle()

@@ -269,50 +269,37 @@ def inside_by_hand(
     batch: Batch,
     loss: Loss,
 ) -> float:
-    """The loss of one cut student, from its own modules, one sequence and one head at a time."""
-    per_head = TINY.head_dim
-    hidden: list[list[Tensor]] = [[], []]
-    logits, handles = [], []
-    for inside, bert in zip(hidden, (model, teacher), strict=True):
-        modules = [bert.get_submodule("bert.embeddings")]
-        modules += [bert.get_submodule(f"bert.encoder.layer.{n}") for n in range(TINY.layers)]
-        for module in modules:
-            handles.append(module.register_forward_hook(lambda m, i, o, to=inside: to.append(o)))
-        logits.append(bert(batch.input_ids, attention_mask=batch.attention_mask).logits)
-    for handle in handles:
-        handle.remove()
+    """The loss of one cut student, from its own modules, one head at a time."""
+    own, theirs = (
+        bert(batch.input_ids, batch.attention_mask, output_hidden_states=True)
+        for bert in (model, teacher)
+    )
+    seen = batch.attention_mask.float()
+    pairs = seen[:, :, None] * seen[:, None, :]
 
     def scores(bert: Classifier, states: Tensor, layer: int, head: int) -> Tensor:
-        own = slice(head * per_head, (head + 1) * per_head)
+        columns = slice(head * TINY.head_dim, (head + 1) * TINY.head_dim)
         attention = f"bert.encoder.layer.{layer}.attention.self"
         query, key = (
-            bert.get_submodule(f"{attention}.{name}")(states)[..., own] for name in ("query", "key")
+            bert.get_submodule(f"{attention}.{name}")(states)[..., columns]
+            for name in ("query", "key")
         )
-        return query @ key.T / per_head**0.5
+        return query @ key.mT / TINY.head_dim**0.5
 
-    in_hidden = in_scores = 0.0
-    real = [int(length) for length in batch.attention_mask.sum(-1)]
+    in_hidden = in_scores = torch.zeros(())
     for layer, units in enumerate(architecture.layers):
-        squares = [
-            (hidden[0][layer + 1][row, :n] - hidden[1][layer + 1][row, :n]).square().mean(-1).sum()
-            for row, n in enumerate(real)
-        ]
-        in_hidden += float(sum(squares)) / sum(real)
+        apart = (own.hidden_states[layer + 1] - theirs.hidden_states[layer + 1]).square().mean(-1)
+        in_hidden = in_hidden + (apart * seen).sum() / seen.sum()
         for place, head in enumerate(units.heads):
-            squares = [
-                (
-                    scores(model, hidden[0][layer][row, :n], layer, place)
-                    - scores(teacher, hidden[1][layer][row, :n], layer, head)
-                )
-                .square()
-                .sum()
-                for row, n in enumerate(real)
-            ]
-            in_scores += float(sum(squares)) / sum(n * n for n in real) / len(units.heads)
+            apart = (
+                scores(model, own.hidden_states[layer], layer, place)
+                - scores(teacher, theirs.hidden_states[layer], layer, head)
+            ).square()
+            in_scores = in_scores + (apart * pairs).sum() / pairs.sum() / len(units.heads)
     if loss == "intermediate":
-        return in_scores + in_hidden
-    wanted = logits[1].softmax(-1)
-    return 10 * in_hidden - (wanted * logits[0].log_softmax(-1)).sum(-1).mean().item()
+        return (in_scores + in_hidden).item()
+    wanted = theirs.logits.softmax(-1)
+    return (10 * in_hidden - (wanted * own.logits.log_softmax(-1)).sum(-1).mean()).item()
 
 
 @pytest.mark.parametrize("loss", ["intermediate", "prediction+hidden"])
@@ -360,14 +347,17 @@ def test_a_student_that_is_deeper_and_thinner_learns_by_a_hint(
     )
 
 
-def test_each_student_has_its_own_temperature(problem: Problem) -> None:
-    """A T of 1 beside others is what it is alone, and others teach something else."""
-    cold = replace(QUICK, target_ratio=0.5)
-    hot = with_knobs(cold, {f"stages.{cold.stages[-1].name}.temperature": 4.0})
-    assert populations([cold, hot]) == [[0, 1]]
-    together = run([cold, hot], problem)
+@pytest.mark.parametrize(("setting", "value"), [("temperature", 4.0), ("learning_rate", 3e-3)])
+def test_a_setting_of_a_stage_is_each_students_own_and_fuses(
+    problem: Problem, setting: str, value: float
+) -> None:
+    """A student beside another is what it is alone, and the other learns something else."""
+    plain = replace(QUICK, target_ratio=0.5)
+    other = with_knobs(plain, {f"stages.{plain.stages[-1].name}.{setting}": value})
+    assert populations([plain, other]) == [[0, 1]]
+    together = run([plain, other], problem)
     assert not logits_of(together[0], problem).allclose(logits_of(together[1], problem), atol=1e-4)
-    for member, outcome in zip((cold, hot), together, strict=True):
+    for member, outcome in zip((plain, other), together, strict=True):
         assert_same(outcome, search_alone(member, problem), problem)
 
 
@@ -377,13 +367,3 @@ def test_heads_that_do_not_map_onto_one_another_are_refused() -> None:
     stages = (SEARCH, replace(RECOVER, loss="intermediate"))
     with pytest.raises(UserError, match="the student has 2 a layer, the teacher 4"):
         replace(QUICK, stages=stages).check_shapes(fewer, tiny)
-
-
-def test_a_learning_rate_is_each_students_own_and_fuses(problem: Problem) -> None:
-    slow = replace(QUICK, target_ratio=0.5)
-    fast = with_knobs(slow, {f"stages.{slow.stages[-1].name}.learning_rate": 3e-3})
-    assert populations([slow, fast]) == [[0, 1]]
-    together = run([slow, fast], problem)
-    assert not logits_of(together[0], problem).allclose(logits_of(together[1], problem), atol=1e-4)
-    for member, outcome in zip((slow, fast), together, strict=True):
-        assert_same(outcome, search_alone(member, problem), problem)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from maskfront import CellSearch, UserError
+from maskfront import CellSearch
 from objectives.measures.evaluate import divergence, predict
 from objectives.measures.measured import measured_flops
 from objectives.methods.cells.base.shared_cells import SharedCells
@@ -128,26 +128,6 @@ def test_a_recurrent_cell_is_trained_alone_or_with_shared_weights(
     assert isinstance(found.model, CellForSequenceClassification)
     assert found.model.config.recurrent
     assert logits_of(found, problem).isfinite().all()
-
-
-def test_what_cannot_be_recurrent_is_refused() -> None:
-    method = CellSearch(operations=("tanh",), recurrent=True)
-    with pytest.raises(UserError, match="hidden_weight is 1; it must be 0 where the cell is recu"):
-        replace(method, hidden_weight=1)
-    with pytest.raises(UserError, match="'conv3' reads other tokens"):
-        replace(method, operations=("conv3",))
-    shared = SharedCells(space=GraphSpace(operations=("tanh", "identity", "none", "max3")))
-    with pytest.raises(UserError, match="'max3' reads other tokens"):
-        replace(method, shared=shared)
-
-
-def test_what_makes_no_model_is_refused() -> None:
-    with pytest.raises(UserError, match="multiple of 16"):
-        CellSearch(width=24)
-    with pytest.raises(UserError, match="did you mean 'conv5'"):
-        CellSearch(operations=("conv_5",))
-    with pytest.raises(UserError, match=r"nodes\[0\] reads 1"):
-        CellSearch(nodes=(Node((1,), ("conv5",)),))
 
 
 def test_noised_rows_are_learnt_from(problem: Problem) -> None:

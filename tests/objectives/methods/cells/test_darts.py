@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from maskfront import Darts, UserError
+from maskfront import Darts
 from objectives.measures.cost import Flops
 from objectives.methods.cells.base.choosing import hinge
 from objectives.problem import Problem
@@ -60,21 +60,3 @@ def test_a_small_target_makes_cheap_cells(problem: Problem) -> None:
     )
     assert isinstance(cheap.architecture, Genotype)
     assert set(cheap.architecture.blocks) == {"max3"}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"operations": (NONE,)}, r"Darts\.operations leaves nothing to choose"),
-        ({"operations": ("conv3",)}, r"Darts\.operations leaves nothing to choose"),
-        ({"operations": ("konv3", NONE)}, "there is no operation 'konv3'"),
-        ({"width": 17}, "width is 17"),
-        ({"cells": 0}, r"cells is \(0,\)|inputs is 0"),
-        ({"operations": None, "recurrent": True, "cells": 2}, "cells is 2; it must be 1 where"),
-        ({"recurrent": True}, "operation 'conv3' reads other tokens"),
-    ],
-)
-def test_bad_settings_are_one_line(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said) as refused:
-        replace(QUICK, **wrong)  # type: ignore[arg-type]
-    assert "\n" not in str(refused.value)

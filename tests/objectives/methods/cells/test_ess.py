@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from maskfront import Ess, Problem, SearchResult, UserError
+from maskfront import Ess, Problem, SearchResult
 from objectives.measures.evaluate import predict
 from objectives.methods.cells.base.choosing import ChosenCell
 from objectives.progress import SilentProgress
@@ -40,6 +40,7 @@ def test_the_best_operation_of_each_read_stays() -> None:
         place: [float(own == name) for own in places[place]] for place, name in best.items()
     }
     found = QUICK.derived(QUICK.space.weights(weights))
+    assert found.recurrent
     assert found.reads == tuple(best.values())
     assert found.window == 2
     assert found.blocks == ("tanh", "tanh", "tanh")
@@ -48,12 +49,6 @@ def test_the_best_operation_of_each_read_stays() -> None:
 def test_nothing_stands_alone_at_a_window_only() -> None:
     places = QUICK.space.places
     assert [NONE in places[f"reads[{place}]"] for place in range(4)] == [False, True, False, True]
-
-
-def test_it_is_recurrent() -> None:
-    assert QUICK.base.recurrent
-    with pytest.raises(UserError, match="'conv3' reads other tokens"):
-        replace(QUICK, operations=("tanh", "conv3"))
 
 
 @pytest.mark.slow

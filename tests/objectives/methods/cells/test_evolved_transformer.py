@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from maskfront import EvolvedTransformer, UserError
+from maskfront import EvolvedTransformer
 from objectives.measures.measured import measured_flops
 from objectives.methods.cells import evolved_transformer
 from objectives.methods.cells.base.learning import answers_loss, finished, new_cell
@@ -186,12 +186,3 @@ def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:
     transformer = net.extract(method.space.choices(TRANSFORMER))
     flops = [measured_flops(model, problem.seq_len) for model in (found.model, transformer)]
     assert flops[0] < flops[1] / 2
-
-
-def test_a_space_without_the_transformer_is_refused() -> None:
-    with pytest.raises(UserError, match=r"not in its space.*'attention'.*among the operations"):
-        replace(QUICK, operations=(IDENTITY, "positions", "feed_forward"))
-    with pytest.raises(UserError, match=r"not in its space.*give 3 nodes or more"):
-        replace(QUICK, nodes=2)
-    with pytest.raises(UserError, match=r"increments is \(1, 0\)"):
-        replace(QUICK, increments=(1, 0))

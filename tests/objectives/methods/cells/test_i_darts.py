@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from maskfront import IDarts, UserError
+from maskfront import IDarts
 from objectives.strategies.soft_choices import SoftChoices, SoftSettings
 from objectives.students.cells.graph import NONE
 from tests.objectives.conformance import SearchMethodConformance
@@ -38,8 +38,3 @@ def test_two_operations_on_one_state_may_stay() -> None:
     assert cell.nodes[1].edges == ((1, "conv3"), (1, "max3"))
     one = QUICK.derived(weights).graph
     assert [node.edges for node in one.nodes[:2]] == [((0, "max3"),), ((1, "conv3"),)]
-
-
-def test_more_pairs_than_operations_are_refused() -> None:
-    with pytest.raises(UserError, match="pairs is 3; it must be 1 to 2"):
-        replace(QUICK, pairs=3)

@@ -143,6 +143,8 @@ def test_a_layer_without_heads_has_nothing_that_belongs_to_heads(units: dict[str
 @pytest.mark.parametrize(
     ("units", "message"),
     [
+        ({"heads": (4,)}, "layer 0 keeps 'heads' unit 4, the model has 4"),
+        ({"ffn": (48,)}, "layer 0 keeps 'ffn' unit 48, the model has 48"),
         ({"query_key": ((8,),)}, "layer 0 keeps 'query_key' unit 8, the model has 8"),
         ({"value_inputs": (32,)}, "layer 0 keeps 'value_inputs' unit 32, the model has 32"),
         ({"value": (tuple(range(8)),)}, "layer 0 lists all 8 units of 'value'; leave them out"),
@@ -152,6 +154,7 @@ def test_a_layer_without_heads_has_nothing_that_belongs_to_heads(units: dict[str
 def test_units_that_the_model_lacks_or_that_are_all_of_it_are_refused(
     units: dict[str, Any], message: str
 ) -> None:
-    layers = (LayerUnits((1,), (), **units), *BertArchitecture.full(TINY).layers[1:])
+    first = LayerUnits(**{"heads": (1,), "ffn": (), **units})
+    layers = (first, *BertArchitecture.full(TINY).layers[1:])
     with pytest.raises(UserError, match=message):
         BertArchitecture(layers).check(TINY)

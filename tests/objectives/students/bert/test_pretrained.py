@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AlbertConfig, BertConfig, BertTokenizer
+from transformers import BertConfig, BertTokenizer
 
 from objectives.errors import UserError
 from objectives.students.bert.pretrained import Checkpoint
@@ -91,21 +91,18 @@ def test_a_tokenizer_counts_by_what_it_reads_and_not_by_its_files(copied: Path) 
     assert len({as_it_was, mended, told(str(copied))}) == 3
 
 
-def test_another_architecture_is_named(tmp_path: Path) -> None:
-    AlbertConfig(architectures=["AlbertForMaskedLM"]).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"its architecture is AlbertForMaskedLM \('albert"):
-        Checkpoint(str(tmp_path)).bert_config()
-
-
-def test_a_decoder_is_refused(tmp_path: Path) -> None:
-    BertConfig(is_decoder=True, architectures=["BertLMHeadModel"]).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="its architecture is BertLMHeadModel"):
-        Checkpoint(str(tmp_path)).bert_config()
-
-
-def test_relative_positions_are_refused(tmp_path: Path) -> None:
-    BertConfig(position_embedding_type="relative_key").save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"its architecture is bert \(with relative positions\)"):
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"is_decoder": True, "architectures": ["BertLMHeadModel"]}, "BertLMHeadModel"),
+        ({"position_embedding_type": "relative_key"}, r"bert \(with relative positions\)"),
+    ],
+)
+def test_a_bert_of_another_kind_is_refused(
+    fields: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    BertConfig(**fields).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"its architecture is {said}"):
         Checkpoint(str(tmp_path)).bert_config()
 
 

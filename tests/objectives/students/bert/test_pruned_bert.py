@@ -98,9 +98,9 @@ def test_the_auto_class_loads_it_without_custom_code(
     model = AutoModelForSequenceClassification.from_pretrained(saved)
     assert type(model) is PrunedBertForSequenceClassification
     models_are_close(model, ragged, problem)
-
-
-def test_weights_are_saved_as_safetensors_and_nothing_else(saved: Path) -> None:
+    assert set(model.config.label2id) == set(MARKERS.values())
+    assert model.config.id2label == problem.student.config.id2label
+    assert model.config.label2id == problem.student.config.label2id
     assert (saved / "model.safetensors").is_file()
     assert not [file.name for file in saved.iterdir() if file.suffix in (".bin", ".pt", ".py")]
 
@@ -112,13 +112,6 @@ def test_flops_are_counted_in_every_mode_of_a_layer_without_heads(
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with mode():
             assert counted_flops(ragged, 24) == Flops(TINY, 24).exact(RAGGED)
-
-
-def test_labels_are_kept(saved: Path, problem: Problem) -> None:
-    config = AutoModelForSequenceClassification.from_pretrained(saved).config
-    assert set(config.label2id) == set(MARKERS.values())
-    assert config.id2label == problem.student.config.id2label
-    assert config.label2id == problem.student.config.label2id
 
 
 def test_a_pipeline_classifies_text_with_it(saved: Path, problem: Problem) -> None:
@@ -137,13 +130,6 @@ def test_eager_and_sdpa_attention_agree(saved: Path, problem: Problem) -> None:
     assert eager.bert["encoder"]["layer"][0].attention.eager
     assert not sdpa.bert["encoder"]["layer"][0].attention.eager
     models_are_close(eager, sdpa, problem)
-
-
-def test_the_full_architecture_is_transformers_own_bert(problem: Problem) -> None:
-    student = problem.student
-    models_are_close(
-        cut(student.state_dict(), student.config, BertArchitecture.full(TINY)), student, problem
-    )
 
 
 def test_only_kept_weights_are_stored(
@@ -207,19 +193,6 @@ def test_the_scores_keep_the_scale_of_a_whole_head(problem: Problem) -> None:
     models_are_close(whole, less, problem)
 
 
-def test_it_gives_a_loss_where_labels_are_given(
-    ragged: PrunedBertForSequenceClassification, problem: Problem
-) -> None:
-    batch = next(problem.alpha.in_order(4, "cpu"))
-    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-    output = ragged(**inputs, labels=batch.labels)
-    expected = -output.logits.log_softmax(-1)[torch.arange(4), batch.labels].mean()
-    torch.testing.assert_close(output.loss, expected)
-    loss, logits = ragged(**inputs, labels=batch.labels, return_dict=False)
-    assert torch.equal(loss, output.loss)
-    assert torch.equal(logits, output.logits)
-
-
 @pytest.mark.parametrize("labels", [None, torch.tensor([0, 1])])
 def test_it_returns_a_tuple_where_transformers_own_bert_does(
     problem: Problem, labels: torch.Tensor | None
@@ -280,25 +253,11 @@ def test_it_trains_with_the_checkpoints_dropout(
     assert not torch.equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "message"),
-    [
-        (BertArchitecture(RAGGED.layers[:2]), "it has 2 layers, the model 3"),
-        (
-            BertArchitecture((*RAGGED.layers[:2], LayerUnits((4,), ()))),
-            "layer 2 keeps 'heads' unit 4, the model has 4",
-        ),
-        (
-            BertArchitecture((LayerUnits((), (48,)), *RAGGED.layers[1:])),
-            "layer 0 keeps 'ffn' unit 48, the model has 48",
-        ),
-    ],
-)
-def test_an_architecture_that_does_not_fit_is_refused(
-    problem: Problem, architecture: BertArchitecture, message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        cut(problem.student.state_dict(), problem.student.config, architecture)
+def test_an_architecture_that_does_not_fit_is_refused(problem: Problem) -> None:
+    """See test_architecture.py for the others."""
+    weights, config = problem.student.state_dict(), problem.student.config
+    with pytest.raises(UserError, match="it has 2 layers, the model 3"):
+        cut(weights, config, BertArchitecture(RAGGED.layers[:2]))
 
 
 def test_cutting_leaves_global_random_state_alone(problem: Problem) -> None:

@@ -99,30 +99,6 @@ def test_rounding_inputs_twice_is_rounding_them_once(seed: int, bits: int, shift
     torch.testing.assert_close(rounded_inputs(once, bits), once)
 
 
-@given(seed=seeds, heavy=st.booleans())
-def test_ternary_is_near_the_best_of_all_thresholds(seed: int, heavy: bool) -> None:
-    """The best scale and signs for each number of weights that stay, the largest first; with heavy
-    tails the rule is far from that, and never better."""
-    weight = weights(seed, rows=1, heavy=heavy)
-    sizes = weight.abs().sort(descending=True).values[0]
-    means = sizes.cumsum(0) / torch.arange(1, len(sizes) + 1)
-    best = (sizes.square().sum() - means.square() * torch.arange(1, len(sizes) + 1)).min()
-    error = (weight - rounded(weight, 2)).square().sum()
-    assert best * (1 - 1e-5) <= error
-    assert heavy or error <= 1.25 * best
-
-
-@given(seed=seeds)
-def test_binary_is_the_best_sign_and_scale(seed: int) -> None:
-    weight = weights(seed, rows=1)
-    error = (weight - rounded(weight, 1)).square().sum()
-    for factor in (0.9, 1.1):
-        assert (weight - factor * rounded(weight, 1)).square().sum() > error
-    flipped = rounded(weight, 1).clone()
-    flipped[0, seed % 37] *= -1
-    assert (weight - flipped).square().sum() > error
-
-
 @pytest.mark.parametrize("bits", WEIGHT_BITS)
 def test_columns_that_only_pad_change_nothing(bits: int) -> None:
     weight = weights(0)
