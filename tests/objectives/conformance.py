@@ -27,8 +27,9 @@ from objectives.search_method import (
     SearchResult,
     populations,
 )
-from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
+from objectives.students.bert.architecture import FULL_BITS, BertArchitecture, BertShape
 from objectives.students.bert.cutting import widths_of
+from objectives.students.bert.linears import matmuls
 from objectives.students.bert.pretrained import Classifier
 from objectives.training.population import Population
 from objectives.training.stage_training import StageTraining
@@ -132,6 +133,23 @@ def counted_flops(model: Classifier, seq_len: int) -> int:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(input_ids=torch.ones(1, seq_len, dtype=torch.long))
     return counter.get_total_flops()
+
+
+def assert_each_matmul_is_counted(
+    model: Classifier, architecture: BertArchitecture, shape: BertShape
+) -> None:
+    """Torch counts in each module the FLOPs and the parameters that `matmuls` lists."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(input_ids=torch.ones(1, 7, dtype=torch.long))
+    counted = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+    listed = matmuls(architecture, shape, 7)
+    assert sum(matmul.flops for matmul in listed) == counted["Global"]
+    for matmul in listed:
+        if matmul.weight:
+            module = f"{type(model).__name__}.{matmul.name}"
+            assert matmul.flops == counted.get(module, 0), matmul.name
+            weights = model.get_submodule(matmul.name).parameters()
+            assert matmul.params == sum(weight.numel() for weight in weights), matmul.name
 
 
 def random_states() -> dict[str, int]:

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from objectives.measures.cost import Flops
@@ -14,11 +12,11 @@ from objectives.problem import Problem
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut, shape_of
-from objectives.students.bert.linears import matmuls
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.pruned_bert import PrunedBertAttention
 from tests.bert_variants import write_variant
 from tests.conftest import TINY
+from tests.objectives.conformance import assert_each_matmul_is_counted
 
 RAGGED = BertArchitecture(
     (
@@ -66,14 +64,4 @@ def test_a_projection_of_the_embeddings_counts(tmp_path: Path) -> None:
 
 def test_the_list_of_matmuls_is_what_torch_counts_in_each_module(problem: Problem) -> None:
     model = cut(problem.student.state_dict(), problem.student.config, RAGGED)
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(input_ids=torch.ones(1, 7, dtype=torch.long))
-    counted = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
-    listed = {matmul.name: matmul for matmul in matmuls(RAGGED, TINY, seq_len=7)}
-    assert sum(matmul.flops for matmul in listed.values()) == counted["Global"]
-    for name, matmul in listed.items():
-        module = f"{type(model).__name__}.{name}"
-        if matmul.weight:
-            assert matmul.flops == counted.get(module, 0), name
-            size = model.get_submodule(name).parameters()
-            assert matmul.params == sum(parameter.numel() for parameter in size)
+    assert_each_matmul_is_counted(model, RAGGED, TINY)

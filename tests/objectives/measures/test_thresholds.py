@@ -17,7 +17,7 @@ from objectives.measures.thresholds import (
 )
 from objectives.metric import metric_value
 
-ROWS = 40
+ROWS = 30
 
 
 def drawn(seed: int, labels: int = 2, share: float = 0.4) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +38,7 @@ def drawn(seed: int, labels: int = 2, share: float = 0.4) -> tuple[np.ndarray, n
 )
 def test_no_other_cuts_are_better(metric: str, seeds: list[int]) -> None:
     for seed in seeds:
-        truth, logits = drawn(seed)
+        truth, logits = drawn(seed, share=0.5)
         assert (truth.sum(0) >= FEWEST).all()
         cuts = [np.r_[own - 1e-3, 9] for own in logits.T]
         most = max(

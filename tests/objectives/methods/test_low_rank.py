@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from objectives.delivery.exported import load_model
 from objectives.engines.onnx_model import open_session, run_session, write_onnx
@@ -37,7 +36,15 @@ from objectives.students.bert.exporting import plain_bert
 from objectives.students.bert.linears import LINEARS, matmuls
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import OnMpnet, PruningConformance, logits_of, run, search_alone
+from tests.objectives.conformance import (
+    OnMpnet,
+    PruningConformance,
+    assert_each_matmul_is_counted,
+    logits_of,
+    run,
+    search_alone,
+)
+from tests.objectives.methods.test_polish import write_trials
 
 RECOVER = Stage(name="recover", epochs=0.5, learning_rate=1e-3, loss="prediction+hidden")
 QUICK = LowRank(target_ratio=0.8, batch_size=16, stages=(RECOVER,))
@@ -168,18 +175,7 @@ def test_every_cost_is_what_is_counted_on_the_model(problem: Problem) -> None:
     measured = measured_costs(model, 7)
     assert predicted == {unit: measured[unit] for unit in predicted}
     assert BitOps(TINY, 7).exact(SOME) == measured["flops@7"]
-    with (
-        FlopCounterMode(display=False) as counter,
-        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
-    ):
-        model(input_ids=torch.ones(1, 7, dtype=torch.long))
-    counted = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
-    for matmul in matmuls(SOME, TINY, 7):
-        if matmul.weight:
-            assert matmul.flops == counted[f"{type(model).__name__}.{matmul.name}"]
-            assert matmul.params == sum(
-                p.numel() for p in model.get_submodule(matmul.name).parameters()
-            )
+    assert_each_matmul_is_counted(model, SOME, TINY)
     assert bytes_of(model.state_dict()) < bytes_of(problem.student.state_dict())
 
 
@@ -259,12 +255,9 @@ def test_ranks_are_told_by_layer(problem: Problem) -> None:
 def test_trials_of_unlike_ranks_are_polished_side_by_side_but_not_in_few_bits(
     problem: Problem, tmp_path: Path
 ) -> None:
-    for number, ratio in enumerate((0.8, 0.6)):
-        result = search_alone(replace(BARE, target_ratio=ratio), problem)
-        folder = tmp_path / f"{number:05d}"
-        result.model.save_pretrained(folder / "model")
-        (folder / "architecture.json").write_text(result.architecture.to_json())
-    polish = Polish(trials=str(tmp_path), batch_size=16, stages=(RECOVER,))
+    results = [search_alone(replace(BARE, target_ratio=ratio), problem) for ratio in (0.8, 0.6)]
+    trials = write_trials(tmp_path, results)
+    polish = Polish(trials=trials, batch_size=16, stages=(RECOVER,))
     for outcome in run([polish, replace(polish, trial=1)], problem):
         assert isinstance(outcome, SearchResult)
         assert any(".reduce." in name for name in outcome.model.state_dict())

@@ -1,7 +1,7 @@
 """Polish: models of trials go on from where they are, as they were cut."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,13 @@ STAGE = Stage(name="polish", epochs=0.5, learning_rate=1e-3)
 RATIOS = (0.7, 0.5, 0.4)
 
 
-def write_trials(folder: Path, problem: Problem, ratios: Sequence[float]) -> str:
-    """A folder of trials of these sizes, cut and not trained."""
-    for number, ratio in enumerate(ratios):
-        result = cut_to(ratio, problem)
-        own = folder / f"{number:05d}"
-        own.mkdir(parents=True)
-        (own / "architecture.json").write_text(result.architecture.to_json())
-        save_model(result.model, own / "model")
+def write_trials(folder: Path, results: Iterable[SearchResult]) -> str:
+    """A folder of trials with these results."""
+    for number, result in enumerate(results):
+        trial = folder / f"{number:05d}"
+        trial.mkdir(parents=True)
+        (trial / "architecture.json").write_text(result.architecture.to_json())
+        save_model(result.model, trial / "model")
     return str(folder)
 
 
@@ -39,7 +38,8 @@ def cut_to(ratio: float, problem: Problem) -> SearchResult:
 
 @pytest.fixture(scope="session")
 def quick(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Polish:
-    trials = write_trials(tmp_path_factory.mktemp("polish"), problem, RATIOS)
+    results = [cut_to(ratio, problem) for ratio in RATIOS]
+    trials = write_trials(tmp_path_factory.mktemp("polish"), results)
     return Polish(trials=trials, batch_size=16, stages=(STAGE,))
 
 
@@ -88,12 +88,8 @@ def test_a_model_of_few_bits_or_pieces_is_refused(
     problem: Problem, tmp_path: Path, few: dict[str, Any]
 ) -> None:
     result = search_alone(RandomPruning(target_ratio=0.5, stages=(), **few), problem)
-    (tmp_path / "00000").mkdir()
-    (tmp_path / "00000" / "architecture.json").write_text(result.architecture.to_json())
-    save_model(result.model, tmp_path / "00000" / "model")
-    assert "trial 0 has few bits or word pieces of its own" in why_not(
-        Polish(trials=str(tmp_path), stages=(STAGE,)), problem
-    )
+    polish = Polish(trials=write_trials(tmp_path, [result]), stages=(STAGE,))
+    assert "trial 0 has few bits or word pieces of its own" in why_not(polish, problem)
 
 
 def test_what_is_no_trial_is_refused(quick: Polish, problem: Problem, tmp_path: Path) -> None:

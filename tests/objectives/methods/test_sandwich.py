@@ -24,7 +24,7 @@ from objectives.pruning.staged_search import Chosen
 from objectives.search_method import SearchResult
 from objectives.students.bert.architecture import BertArchitecture, sandwich
 from objectives.students.bert.cutting import cut
-from objectives.students.bert.exporting import plain_bert, save_model
+from objectives.students.bert.exporting import plain_bert
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
@@ -40,6 +40,7 @@ from tests.objectives.conformance import (
     search_alone,
 )
 from tests.objectives.hypothesis_strategies import architectures, masks_of
+from tests.objectives.methods.test_polish import write_trials
 
 QUICK = Sandwich(k=1, target_ratio=0.6, batch_size=16, tolerance=0.1, stages=(RECOVER,))
 ORDERS = sorted({"".join(letters) for letters in permutations("sf" * TINY.layers)})
@@ -181,11 +182,8 @@ def test_each_k_is_another_model_at_one_cost_and_trains(problem: Problem) -> Non
 
 def test_one_that_lost_nothing_but_its_order_is_polished(problem: Problem, tmp_path: Path) -> None:
     found = search_alone(replace(QUICK, k=1, target_ratio=1.0), problem)
-    folder = tmp_path / "00000"
-    folder.mkdir()
-    (folder / "architecture.json").write_text(found.architecture.to_json())
-    save_model(found.model, folder / "model")
-    polish = Polish(trials=str(tmp_path), batch_size=16, stages=QUICK.stages)
+    trials = write_trials(tmp_path, [found])
+    polish = Polish(trials=trials, batch_size=16, stages=QUICK.stages)
     polished = search_alone(polish, problem)
     assert polished.architecture == found.architecture
     before, after = (predict(one.model, problem.alpha, "cpu") for one in (found, polished))

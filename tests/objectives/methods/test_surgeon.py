@@ -106,11 +106,7 @@ def test_the_curvature_is_how_far_the_answer_moves(
 
         hook = dense.register_forward_hook(add)
         with torch.no_grad():
-            logits = student(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                token_type_ids=batch.token_type_ids,
-            ).logits
+            logits = student(**batch.inputs).logits
         hook.remove()
         return (logits * axis).sum()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from maskfront import Darts, Enas, IDarts, SearchMethod
+from maskfront import AutoKeras, Darts, Enas, IDarts, SearchMethod
 from objectives.problem import Problem
 from objectives.students.cells.genotype import Genotype
 from tests.objectives.conformance import search_alone
@@ -34,6 +34,28 @@ def test_an_operation_that_cannot_fit_loses(method: SearchMethod, problem: Probl
     found = search_alone(method, problem).architecture
     assert isinstance(found, Genotype)
     assert found.blocks == ("conv3",)
+
+
+CHEAP: dict[str, Any] = {
+    **{"width": 16, "nodes": 2, "operations": ("conv3", "max3"), "batch_size": 16, "epochs": 0.2},
+    **{"target_ratio": 1e-4, "tolerance": 0.0, "flops_weight": 100.0},
+}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        AutoKeras(**{**CHEAP, "target_ratio": 1e-6}, widest=32, search_epochs=1, candidates=3),
+        Darts(**CHEAP, search_epochs=4, grad_rescale=0.1),
+        Enas(**CHEAP, edges=1, search_epochs=1, rewards=4, candidates=16),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_the_flops_loss_counts_against_a_cell(method: SearchMethod, problem: Problem) -> None:
+    found = search_alone(method, problem).architecture
+    assert isinstance(found, Genotype)
+    assert "conv3" not in found.blocks
+    assert found.width == 16
 
 
 @pytest.mark.slow

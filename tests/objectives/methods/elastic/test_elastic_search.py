@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from objectives.knobs import with_knobs
+from objectives.measures.evaluate import divergence, predict
 from objectives.methods.elastic.elastic_search import ElasticSearch
 from objectives.methods.elastic.training import ElasticTraining
 from objectives.methods.fisher_search import FisherSearch
@@ -23,6 +23,7 @@ from objectives.text.data import Batch
 from objectives.training.stages import Stage
 from tests.conftest import TINY, config_of
 from tests.objectives.conformance import (
+    KilledError,
     OnMpnet,
     PruningConformance,
     RecordingProgress,
@@ -80,12 +81,6 @@ class TestConformanceOfMpnet(OnMpnet, TestConformance):
     pass
 
 
-@pytest.fixture
-def fresh(problem: Problem, tmp_path: Path) -> Problem:
-    """The tiny problem with a cache of its own."""
-    return replace(problem, cache=tmp_path)
-
-
 SEARCHED = replace(QUICK, stages=(), tolerance=0.02)
 BARE = replace(SEARCHED, search_steps=0)
 
@@ -98,10 +93,6 @@ def test_the_first_trial_trains_and_the_others_only_cut(fresh: Problem) -> None:
     (outcome,) = run([replace(BARE, target_ratio=0.4)], later, second)
     assert second.steps == 0
     assert outcome.curve  # type: ignore[union-attr]
-
-
-class KilledError(Exception):
-    pass
 
 
 class KilledAfter(RecordingProgress):
@@ -138,17 +129,11 @@ def test_training_at_all_sizes_beats_cutting_alone(fresh: Problem) -> None:
     cut_only = search_alone(once, fresh)
     assert trained.architecture == cut_only.architecture
 
-    def divergence(model: Any) -> float:
-        batch = next(fresh.alpha.in_order(100, "cpu"))
-        inputs = {
-            name: getattr(batch, name) for name in ("input_ids", "attention_mask", "token_type_ids")
-        }
-        with torch.no_grad():
-            own = model(**inputs).logits.log_softmax(-1)
-            wanted = fresh.teacher(**inputs).logits.log_softmax(-1)
-        return float((wanted.exp() * (wanted - own)).sum(-1).mean())
-
-    assert divergence(trained.model) < 0.5 * divergence(cut_only.model)
+    answers = predict(fresh.teacher, fresh.alpha, "cpu")
+    near, far_off = (
+        divergence(logits_of(found, fresh), answers, fresh.alpha) for found in (trained, cut_only)
+    )
+    assert near < 0.5 * far_off
 
 
 def test_models_of_few_bits_come_nearer_where_the_training_draws_their_bits(

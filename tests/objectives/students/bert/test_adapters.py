@@ -152,11 +152,7 @@ def test_masked_is_cut_and_costs_what_torch_counts(
     doubled = {space: mask.double() for space, mask in masks.items()}
     masked = Population.of([model]).logits(batch, doubled)[0].detach()
     with torch.no_grad():
-        cut_logits = small.double()(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            token_type_ids=batch.token_type_ids,
-        ).logits
+        cut_logits = small.double()(**batch.inputs).logits
     torch.testing.assert_close(masked, cut_logits, atol=1e-10, rtol=0)
 
 

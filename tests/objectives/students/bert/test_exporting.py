@@ -5,6 +5,7 @@ import resource
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
 from objectives.students.bert.exporting import plain_bert, save_in, save_model
-from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
+from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification as Pruned
 from tests.conftest import TINY
 from tests.objectives.conformance import random_states
 
@@ -87,23 +88,40 @@ def test_a_disk_that_fills_up_while_a_model_is_written_is_an_oserror(
 WHOLE = LayerUnits(HEADS, (1, 2, 3))
 
 
+def whole_bert(checkpoint: str, **fields: Any) -> BertForSequenceClassification:
+    """The checkpoint with a new classifier, of two labels unless the fields say otherwise."""
+    config = BertConfig.from_pretrained(checkpoint, **{"num_labels": 2, **fields})
+    with torch.random.fork_rng(devices=[]):
+        return BertForSequenceClassification(config)
+
+
+def cut_to(heads: tuple[int, ...], whole: BertForSequenceClassification) -> Pruned:
+    """The model with these heads and three neurons in each layer."""
+    layers = (replace(WHOLE, heads=heads),) * TINY.layers
+    return cut(whole.state_dict(), whole.config, BertArchitecture(layers))
+
+
+def exported(model: Pruned | BertForSequenceClassification, tokenizer: Any, folder: Path) -> Path:
+    """What is written of a trial of the model: `folder`/model."""
+    save_model(model, folder / "trial")
+    tokenizer.save_pretrained(folder / "trial")
+    (folder / "model").mkdir()
+    write_model(folder / "trial", folder / "model")
+    return folder / "model"
+
+
 @pytest.mark.parametrize("heads", [HEADS, (0, 2)], ids=["plain", "cut"])
 def test_a_pipeline_gives_the_number_of_a_regression_and_cuts_long_text(
     tiny_bert: str, tmp_path: Path, heads: tuple[int, ...]
 ) -> None:
-    config = BertConfig.from_pretrained(tiny_bert, num_labels=1)
-    with torch.random.fork_rng(devices=[]):
-        whole = BertForSequenceClassification(config)
-    model = cut(whole.state_dict(), config, BertArchitecture((replace(WHOLE, heads=heads),) * 3))
-    model.save_pretrained(tmp_path / "trial")
+    model = cut_to(heads, whole_bert(tiny_bert, num_labels=1))
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     assert tokenizer.model_max_length > 64, "it knows no limit"
-    tokenizer.save_pretrained(tmp_path / "trial")
-    (tmp_path / "model").mkdir()
-    assert write_model(tmp_path / "trial", tmp_path / "model") == (BERT, heads == HEADS)
+    folder = exported(model, tokenizer, tmp_path)
+    assert write_model(tmp_path / "trial", folder) == (BERT, heads == HEADS)
 
     text = "joy bab " * 100
-    answer = pipeline("text-classification", model=str(tmp_path / "model"), device="cpu")
+    answer = pipeline("text-classification", model=str(folder), device="cpu")
     logit = model(**tokenizer(text, truncation=True, max_length=64, return_tensors="pt")).logits
     assert answer(text, truncation=True)[0]["score"] == pytest.approx(logit.item(), abs=1e-5)
 
@@ -138,35 +156,24 @@ def test_nothing_that_a_checkpoint_says_of_code_is_exported(
         "custom_pipelines": {"text-classification": {"impl": "theirs--own.Pipeline"}},
         "auto_map": {"AutoModelForSequenceClassification": "theirs--own.Model"},
     }
-    config = BertConfig.from_pretrained(tiny_bert, num_labels=2, **foreign)
-    with torch.random.fork_rng(devices=[]):
-        whole = BertForSequenceClassification(config)
-    model = cut(whole.state_dict(), config, BertArchitecture((replace(WHOLE, heads=heads),) * 3))
+    model = cut_to(heads, whole_bert(tiny_bert, **foreign))
     assert not set(foreign) & set(model.config.to_dict())
     for name, value in foreign.items():  # as a run that someone sent may say
         setattr(model.config, name, value)
-    model.save_pretrained(tmp_path / "trial")
-    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "trial")
-    (tmp_path / "model").mkdir()
-    write_model(tmp_path / "trial", tmp_path / "model")
-    assert "theirs" not in (tmp_path / "model" / "config.json").read_text()
+    folder = exported(model, AutoTokenizer.from_pretrained(tiny_bert), tmp_path)
+    assert "theirs" in (tmp_path / "trial" / "config.json").read_text()
+    assert "theirs" not in (folder / "config.json").read_text()
 
 
 def test_a_model_of_transformers_own_class_brings_no_code(tiny_bert: str, tmp_path: Path) -> None:
     """A method may return one that nothing was cut from."""
-    with torch.random.fork_rng(devices=[]):
-        whole = BertForSequenceClassification(BertConfig.from_pretrained(tiny_bert, num_labels=2))
-    save_model(whole, tmp_path / "trial")
-    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "trial")
-    (tmp_path / "model").mkdir()
-    write_model(tmp_path / "trial", tmp_path / "model")
-    assert not list((tmp_path / "model").glob("*.py"))
-    assert "auto_map" not in (tmp_path / "model" / "config.json").read_text()
+    folder = exported(whole_bert(tiny_bert), AutoTokenizer.from_pretrained(tiny_bert), tmp_path)
+    assert not list(folder.glob("*.py"))
+    assert "auto_map" not in (folder / "config.json").read_text()
 
 
 def test_a_model_in_memory_is_saved_once_whatever_holds_it(tiny_bert: str, tmp_path: Path) -> None:
-    with torch.random.fork_rng(devices=[]):
-        model = BertForSequenceClassification(BertConfig.from_pretrained(tiny_bert, num_labels=2))
+    model = whole_bert(tiny_bert)
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     holders = (
         (model, tokenizer),
@@ -186,23 +193,15 @@ def test_a_model_in_memory_is_saved_once_whatever_holds_it(tiny_bert: str, tmp_p
 def test_an_export_may_be_saved_again_read_by_others_and_cuts_nothing(
     tiny_bert: str, tmp_path: Path
 ) -> None:
-    config = BertConfig.from_pretrained(tiny_bert, num_labels=2)
-    with torch.random.fork_rng(devices=[]):
-        whole = BertForSequenceClassification(config)
-    layers = BertArchitecture((replace(WHOLE, heads=(0, 2)),) * 3)
-    save_model(cut(whole.state_dict(), config, layers), tmp_path / "trial")
-    assert not list((tmp_path / "trial").glob("*.py"))
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     tokenizer("joy bab", truncation=True, max_length=4, padding="max_length")
-    tokenizer.save_pretrained(tmp_path / "trial")
-    (tmp_path / "model").mkdir()
-    write_model(tmp_path / "trial", tmp_path / "model")
-    said = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    folder = exported(cut_to((0, 2), whole_bert(tiny_bert)), tokenizer, tmp_path)
+    assert not list((tmp_path / "trial").glob("*.py"))
+    said = json.loads((folder / "tokenizer.json").read_text())
     assert (said["truncation"], said["padding"]) == (None, None)
-    modes = {file.stat().st_mode for file in (tmp_path / "model").iterdir()}
+    modes = {file.stat().st_mode for file in folder.iterdir()}
     assert len(modes) == 1, "the weights may be read by whoever may read the rest"
 
-    model = PrunedBertForSequenceClassification.from_pretrained(tmp_path / "model")
-    model.save_pretrained(tmp_path / "again")
-    code = (tmp_path / "model" / "pruned_bert.py").read_text()
+    Pruned.from_pretrained(folder).save_pretrained(tmp_path / "again")
+    code = (folder / "pruned_bert.py").read_text()
     assert (tmp_path / "again" / "pruned_bert.py").read_text() == code

@@ -24,6 +24,7 @@ from objectives.students.cells.cell_classifier import (
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE, Graph, Node
 from objectives.students.cells.operations import OPERATIONS, POSITION_WISE
+from tests.objectives.students.cells.known_formulas import EVERY
 from tests.objectives.students.cells.test_graph import graphs
 
 VOCABULARY = 50
@@ -57,17 +58,12 @@ BRANCHED = Graph(
 )
 
 
-EVERY_FUNCTION = (
-    "matmul(softmax(scale(matmul(Q,transpose(neg(logsigmoid(neg(K))))))),add(K,Q))",
-    "matmul(softmax(neg(euclidean(Q,K))),softsign(V))",
-    "transpose(matmul(cosine(transpose(P),transpose(K)),softmax(transpose(P))))",
-)
-"""Formulas that have all functions among them."""
+OR_FORMULA = [*OPERATIONS, *(pytest.param(text, id=name) for name, text in EVERY.items())]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", OR_FORMULA)
 def test_padding_changes_no_answer(operation: str) -> None:
-    model = cell(operation, operation, pooling=("mean", "max", "min"))
+    model = cell(operation, operation, width=32, pooling=("mean", "max", "min"))
     ids = torch.arange(1, 8)[None]
     padded = torch.cat([ids, torch.full((1, 5), 9)], dim=1)
     mask = torch.cat([torch.ones_like(ids), torch.zeros(1, 5, dtype=torch.long)], dim=1)
@@ -90,9 +86,11 @@ def test_all_operations_but_some_look_at_neighbours(operation: str) -> None:
     assert (changed == own) == (operation in POSITION_WISE)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_saves_and_loads(operation: str, tmp_path: Path) -> None:
-    model = cell(operation, "conv3")
+@pytest.mark.parametrize("operation", [*OR_FORMULA, None])
+def test_saves_and_loads(operation: str | None, tmp_path: Path) -> None:
+    """An operation in a chain; or all that a graph may have."""
+    graph = {"nodes": BRANCHED.to_list(), "pooling": ("min", "mean"), "bigrams": 64}
+    model = cell(operation, "conv3", width=32) if operation else cell(**graph)
     model.save_pretrained(tmp_path)
     ids = torch.arange(1, 8)[None]
     torch.testing.assert_close(load_model(tmp_path)(ids).logits, model(ids).logits)
@@ -103,7 +101,7 @@ def test_saves_and_loads(operation: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_operation_and_combination_runs_in_onnx(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="NOT TESTED: ONNX; the extra onnx is not installed")
-    chain = Graph.chain([*OPERATIONS, *EVERY_FUNCTION]).nodes
+    chain = Graph.chain([*OPERATIONS, *EVERY.values()]).nodes
     combined = Node((0, len(chain)), (IDENTITY, IDENTITY), "product")
     graph = Graph((*chain, combined, *BRANCHED.nodes))
     model = cell(nodes=graph.to_list(), pooling=("min", "mean"), bigrams=64)
@@ -133,13 +131,6 @@ def test_a_graph_combines_what_its_nodes_read() -> None:
     answer = model(ids, output_hidden_states=True)
     torch.testing.assert_close(answer.logits, model.classified((two + three) / 2, mask))
     torch.testing.assert_close(list(answer.hidden_states), [first, one, two, three])
-
-
-def test_a_graph_saves_and_loads(tmp_path: Path) -> None:
-    model = cell(nodes=BRANCHED.to_list(), pooling=("min", "mean"), bigrams=64)
-    model.save_pretrained(tmp_path)
-    ids = torch.arange(1, 8)[None]
-    torch.testing.assert_close(load_model(tmp_path)(ids).logits, model(ids).logits)
 
 
 def test_a_model_that_was_saved_before_there_were_graphs_loads(tmp_path: Path) -> None:

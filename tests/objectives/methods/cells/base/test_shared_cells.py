@@ -30,73 +30,67 @@ SHARED = SharedCells(space=SPACE, epochs=3, batch_size=16, learning_rate=1e-2)
 METHOD = CellSearch(width=16, operations=("conv3",), epochs=0, batch_size=16, shared=SHARED)
 
 
-@pytest.fixture
-def own(problem: Problem, tmp_path: Path) -> Problem:
-    """A run of its own."""
-    return replace(problem, cache=tmp_path / "cache")
-
-
 def net_of(problem: Problem, progress: RecordingProgress, **changes: Any) -> SharedNet:
     shared = replace(SHARED, **changes)
     return shared_net(shared, Genotype(16), problem, progress, seed=3)
 
 
-def test_it_is_trained_once_for_a_run(own: Problem) -> None:
+def test_it_is_trained_once_for_a_run(fresh: Problem) -> None:
     progress = RecordingProgress()
-    assert isinstance(run([METHOD], own, progress)[0], SearchResult)
+    assert isinstance(run([METHOD], fresh, progress)[0], SearchResult)
     assert progress.taken == progress.wanted == [45]
     graph = Graph((Node((0,), ("gated",)), Node((0, 1), ("conv3", "identity"))))
     other = replace(METHOD, operations=(), nodes=graph.nodes)
     again = RecordingProgress()
-    (found,) = run([other], replace(own), again)  # another launch
+    (found,) = run([other], replace(fresh), again)  # another launch
     assert again.wanted == []
     assert isinstance(found, SearchResult)
     assert found.architecture.graph == graph.canonical()
     assert found.curve[-1]["stage"] == "super-net"
 
 
-def test_a_killed_training_goes_on_to_the_same_weights(own: Problem, tmp_path: Path) -> None:
-    wanted = net_of(replace(own, cache=tmp_path / "other"), RecordingProgress())
+def test_a_killed_training_goes_on_to_the_same_weights(fresh: Problem, tmp_path: Path) -> None:
+    wanted = net_of(replace(fresh, cache=tmp_path / "other"), RecordingProgress())
     for killed_at, done in ((20, 0), (40, 15)):
         progress = KilledAt(killed_at)
         with pytest.raises(KilledError):
-            net_of(own, progress)
+            net_of(fresh, progress)
         assert progress.began == [done]
     progress = RecordingProgress()
-    found = net_of(own, progress)
+    found = net_of(fresh, progress)
     assert progress.began == [30]
     assert found.curve == wanted.curve
     state = wanted.net.state_dict()
     assert all(state[name].equal(weight) for name, weight in found.net.state_dict().items())
 
 
-def test_a_trial_is_what_the_super_net_says(own: Problem) -> None:
-    found = search_alone(METHOD, own)
-    net = net_of(own, RecordingProgress()).net
-    batch = next(own.alpha.in_order(len(own.alpha), "cpu"))
+def test_a_trial_is_what_the_super_net_says(fresh: Problem) -> None:
+    found = search_alone(METHOD, fresh)
+    net = net_of(fresh, RecordingProgress()).net
+    batch = next(fresh.alpha.in_order(len(fresh.alpha), "cpu"))
     weights = SPACE.one_hot(SPACE.choices(Graph.chain(["conv3"]).canonical()))
     with torch.no_grad():
         wanted = net(batch.inputs, weights).logits
-    ordered = logits_of(found, own)[batch.rows]
+    ordered = logits_of(found, fresh)[batch.rows]
     torch.testing.assert_close(ordered, wanted, atol=1e-5, rtol=1e-4)
 
 
-def test_shared_weights_know_the_task_and_own_epochs_add_to_it(own: Problem) -> None:
+def test_shared_weights_know_the_task_and_own_epochs_add_to_it(fresh: Problem) -> None:
     shared = replace(SHARED, epochs=12)
     methods = [replace(METHOD, shared=shared, epochs=epochs) for epochs in (0, 6)]
-    results = [search_alone(method, own) for method in methods]
-    teacher = predict(own.teacher, own.alpha, "cpu")
-    far = [divergence(logits_of(result, own), teacher, own.alpha) for result in results]
+    results = [search_alone(method, fresh) for method in methods]
+    teacher = predict(fresh.teacher, fresh.alpha, "cpu")
+    far = [divergence(logits_of(result, fresh), teacher, fresh.alpha) for result in results]
     nothing = replace(METHOD, shared=None, epochs=0.01)
-    untrained = divergence(logits_of(search_alone(nothing, own), own), teacher, own.alpha)
+    untrained = divergence(logits_of(search_alone(nothing, fresh), fresh), teacher, fresh.alpha)
     assert far[0] < 0.6 * untrained
     assert far[1] < far[0]
     assert [point["stage"] for point in results[1].curve][-1] == "learn"
 
 
-def test_a_table_of_pairs_goes_along(own: Problem) -> None:
+def test_a_table_of_pairs_goes_along(fresh: Problem) -> None:
     shared = replace(SHARED, epochs=0.5)
-    found = search_alone(replace(METHOD, shared=shared, bigrams=32, pooling=("mean",)), own)
+    found = search_alone(replace(METHOD, shared=shared, bigrams=32, pooling=("mean",)), fresh)
     assert found.architecture == Genotype(16, ("conv3",), pooling=("mean",), bigrams=32)
     assert isinstance(found.model, CellForSequenceClassification)
     assert found.model.bigrams is not None
@@ -104,8 +98,8 @@ def test_a_table_of_pairs_goes_along(own: Problem) -> None:
     assert found.model.config.bigrams == 32
 
 
-def test_a_loss_that_is_not_finite_fails_all_trials_and_leaves_nothing(own: Problem) -> None:
-    poisoned = replace(own, teacher_logits=torch.full_like(own.teacher_logits, torch.nan))
+def test_a_loss_that_is_not_finite_fails_all_trials_and_leaves_nothing(fresh: Problem) -> None:
+    poisoned = replace(fresh, teacher_logits=torch.full_like(fresh.teacher_logits, torch.nan))
     outcomes = run([METHOD, METHOD], poisoned)
     assert all(isinstance(o, SearchFailure) and "nan" in o.reason for o in outcomes)
     assert len(outcomes) == 2
