@@ -1,7 +1,6 @@
 """Students of operations: what they learn, what they cost, what a place of a genotype does."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,18 +115,18 @@ def test_a_graph_that_is_a_row_of_blocks_is_that_row() -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_recurrent_cell_is_trained_alone_or_with_shared_weights(
-    shared: bool, problem: Problem, tmp_path: Path
+    shared: bool, fresh: Problem
 ) -> None:
     nodes = (Node((0,), ("tanh",)), Node((1,), ("relu",)))
     method = CellSearch(width=16, nodes=nodes, epochs=0.5, batch_size=16, recurrent=True)
     if shared:
         space = GraphSpace(nodes=2, operations=("tanh", "relu", "none"), edges=1)
         method = replace(method, epochs=0, shared=SharedCells(space=space, epochs=0.5))
-    found = search_alone(method.canonical(), replace(problem, cache=tmp_path))
+    found = search_alone(method.canonical(), fresh)
     assert found.architecture == Genotype(16, nodes=nodes, recurrent=True)
     assert isinstance(found.model, CellForSequenceClassification)
     assert found.model.config.recurrent
-    assert logits_of(found, problem).isfinite().all()
+    assert logits_of(found, fresh).isfinite().all()
 
 
 def test_noised_rows_are_learnt_from(problem: Problem) -> None:

@@ -2,7 +2,6 @@
 
 from array import array
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,18 +50,17 @@ def test_a_row_without_words_stays() -> None:
     assert [list(row) for row in made.input_ids] == [[FIRST, LAST]] * 2
 
 
-def test_the_teacher_answers_once_for_a_run(problem: Problem, tmp_path: Path) -> None:
-    own = replace(problem, cache=tmp_path)
+def test_the_teacher_answers_once_for_a_run(fresh: Problem) -> None:
     progress = RecordingProgress()
-    more = with_noised(own, 2, 0, progress)
-    rows = len(own.train)
+    more = with_noised(fresh, 2, 0, progress)
+    rows = len(fresh.train)
     assert len(more.train) == 3 * rows
-    assert more.teacher_logits[:rows].equal(own.teacher_logits)
-    wanted = predict(own.teacher, more.train, "cpu")
+    assert more.teacher_logits[:rows].equal(fresh.teacher_logits)
+    wanted = predict(fresh.teacher, more.train, "cpu")
     torch.testing.assert_close(more.teacher_logits[rows:].cpu(), wanted[rows:])
     assert (more.train.labels[rows:] == wanted[rows:].argmax(-1).numpy()).all()
     assert progress.steps > 0
-    again, later = RecordingProgress(), replace(own)  # of another launch
+    again, later = RecordingProgress(), replace(fresh)  # of another launch
     assert with_noised(later, 2, 0, again).teacher_logits.equal(more.teacher_logits)
     assert again.steps == 0
-    assert with_noised(own, 0, 0, progress) is own
+    assert with_noised(fresh, 0, 0, progress) is fresh
