@@ -22,7 +22,7 @@ from reports.model_folders import kept_front
 from reports.speed import inputs_of, teacher_of
 
 FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")
-"""The engines of which each model has the faster one."""
+"""Engines to choose from: each model takes the faster one."""
 _AGREEMENT = 0.99  # aim where none is named
 _MOST = 8  # models that are tried
 
@@ -35,7 +35,7 @@ def cascade(
     engine: Engine | None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Deployed:
-    """See `Run.cascade`; `aims` are by its parameters, `say` is told what is done."""
+    """See `Run.cascade`; `aims` are its arguments by name, `say` prints progress."""
     _check_aims(aims)
     if run.definition["task.metric"] == "pearson_spearman":
         raise RunError("a cascade needs a classifier; this run's models predict numbers")
@@ -71,7 +71,7 @@ def _check_aims(aims: Mapping[str, float | None]) -> None:
 
 
 def _agreement(aims: Mapping[str, float | None]) -> float | None:
-    """The agreement that is aimed at; None if the aim is another."""
+    """Agreement to reach; None if the aim is another."""
     others = (aims["max_ms"], aims["min_metric"])
     return None if any(others) else aims["min_agreement"] or _AGREEMENT
 
@@ -79,7 +79,8 @@ def _agreement(aims: Mapping[str, float | None]) -> float | None:
 def _chosen(
     run: RunRecord, pairs: Sequence[CascadePair], aims: Mapping[str, float | None]
 ) -> Cascade:
-    """The cheapest cascade that meets the aim, or the nearest of those that are cheap enough."""
+    """Choose the cheapest cascade that meets the aim. Raises RunError if none does, or none is
+    needed."""
     if (most := aims["max_ms"]) is not None:
         name, aim, cascade = (
             "max_ms",

@@ -1,4 +1,4 @@
-"""`compress`: a small and fast model out of a classifier and a file of texts, in some minutes.
+"""`compress`: from a classifier and a file of texts to a small and fast model in minutes.
 
 A study of cuts, cells and a distilled cut; the fastest of its models that passes a gate is written,
 alone or as a cascade."""
@@ -50,8 +50,8 @@ from reports.figures.compressed import files_below, read_choice
 from reports.page.page import write_report
 
 GATE = 0.95
-"""Share of the texts that are answered as before, unless another gate is named. int8 alone changes
-an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
+"""Share of answers to keep where no gate is named. int8 alone changes one answer in a hundred, and
+a few hundred texts measure a share to within two hundredths."""
 _MODELS = Path("runs/models")
 _FEWEST = 20  # texts: fewer tell no two models apart
 # Share of the time in which the unpruned model answers texts; those beyond it are left out.
@@ -66,15 +66,15 @@ class Compressed:
     """Result of `compress`: the chosen model, its gate, and the run with all candidates."""
 
     run: Run
-    """All that was tried: its report.html shows it."""
+    """Run with all candidates; its report.html shows them."""
     deployed: Deployed
-    """The folder, and what it is worth on texts that nothing saw."""
+    """Written folder, with its scores on held-out texts."""
     passed: bool
-    """Whether it passed the gate; otherwise it is the nearest."""
+    """Whether the model passed the gate; otherwise it is the nearest."""
     seconds: float
-    """That it all took."""
+    """Duration of the call."""
     advice: tuple[str, ...]
-    """Uses of more minutes or more texts."""
+    """Lines that say what more minutes or more texts would bring."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,16 @@ class _Gate:
     """Test that a model must pass to be written."""
 
     name: str
-    """The argument of `compress` that states it."""
+    """Argument of `compress` that sets the gate."""
     aim: float
     named: tuple[str, ...]
-    """The arguments that the caller gave."""
+    """Gate arguments that the caller passed."""
     metric: str
 
     @classmethod
     def of(cls, metric: str, **aims: float | None) -> _Gate:
-        """The gate that is named, or the default one. Raises RunError for one that is none."""
+        """Make the gate from the caller's arguments, or the default one. Raises RunError for an
+        invalid gate."""
         given = {name: aim for name, aim in aims.items() if aim is not None}
         if len(given) > 1:
             raise RunError("name only one gate", *aims)
@@ -113,7 +114,7 @@ class _Gate:
         return {"label": label, "metric": self.metric} if self.name == "min_metric_kept" else {}
 
     def text(self, texts: int, passed: bool) -> str:
-        """Put the promise in words."""
+        """Say what the gate promises and whether it was passed."""
         promise = {
             "min_agreement": f"to answer {self.aim:.1%} of all texts as the unpruned model does",
             "min_metric_kept": f"to keep {self.aim:.1%} of the {self.metric}",
@@ -127,14 +128,14 @@ class _Gate:
 
 
 class _SaysOnce(Console):
-    """A terminal to which the rounds do not repeat what they say of the data and the models."""
+    """Console that prints each line about data and models once, though every round repeats it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._said: set[str] = set()
 
     def out(self, *objects: Any, **options: Any) -> None:
-        """Print a line that is new, or that of a step, which begins with a space."""
+        """Print a line if it is new; lines of steps, which begin with a space, always."""
         line = str(objects[0])
         if line.startswith(" ") or line not in self._said:
             super().out(*objects, **options)
@@ -289,7 +290,7 @@ def _tried(
     console: Console | None,
     say: Say,
 ) -> Run:
-    """The run, with trials of these knobs beside those that it has, as far as the seconds go."""
+    """Launch trials with these knobs beside the run's earlier ones, as far as the seconds go."""
     folder = Path("runs") / study.name
     earlier = run_in(folder)
     had = [dict(trial.knobs) for trial in earlier.finished] if earlier else []
@@ -316,7 +317,8 @@ def _seconds(minutes: float) -> float:
 
 
 def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nearest: bool) -> None:
-    """Raise RunError where no model can pass, or where labels would narrow what the model says."""
+    """Raise RunError if no model can pass the gate, or if the labels have fewer classes than the
+    model."""
     gated = gate.name != "max_ms" and not take_nearest
     if gated and needed_rows(gate.aim, planning.RoleSizes.of(texts).vouching) is None:
         more = planning.more_texts(1.0, gate.aim, texts)
@@ -338,7 +340,7 @@ def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nea
 
 
 def _check_worth(study: Study, inputs: Inputs, run: Run) -> None:
-    """Raise UserError for a model that is not clearly better on the labels than one answer."""
+    """Raise UserError for a model that is not clearly better than a constant answer."""
     rows, names = read_rows(run), inputs.text.label_names
     if rows is None or not study.task.labelled:
         return
@@ -367,9 +369,9 @@ def _study(
     seconds: float,
     say: Say,
 ) -> tuple[Study, int, planning.AnswerTimes, list[str]]:
-    """The study without trials, the texts that it uses, how fast the models answer, and a line that
-    says why not all are used, if so. `judge`: label and metric of a gate that
-    reads labels, else none."""
+    """Make the study without trials. Also returns the number of texts used, the models' speed, and
+    a line that says why not all texts are used, if so. `judge`: label and metric of a gate that
+    reads labels."""
     source = Path(data).name if isinstance(data, str | Path) else "the rows"
     settings: dict[str, Any] = {"name": source, "metric": "agreement", "max_length": max_length}
     if isinstance(data, str | Path):
