@@ -18,12 +18,7 @@ from rich.console import Console
 
 from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of, spread
-from objectives.combining.gate import (
-    cheapest_agreeing,
-    cheapest_keeping,
-    most_agreeing_within,
-    needed_rows,
-)
+from objectives.combining.gate import needed_rows
 from objectives.combining.members import GateRows, Member
 from objectives.device import choose_device
 from objectives.engines.serving import check_engine
@@ -37,7 +32,7 @@ from objectives.workbench.inputs import Inputs, check_lengths
 from objectives.workbench.teacher import Teacher, constant_metric, ready
 from orchestrator.command import planning
 from orchestrator.command.candidates import Candidates, Say
-from orchestrator.command.cascading import FASTER
+from orchestrator.command.cascading import FASTER, Gate
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
@@ -75,56 +70,6 @@ class Compressed:
     """Duration of the call."""
     advice: tuple[str, ...]
     """Lines that say what more minutes or more texts would bring."""
-
-
-@dataclass(frozen=True)
-class _Gate:
-    """Test that a model must pass to be written."""
-
-    name: str
-    """Argument of `compress` that sets the gate."""
-    aim: float
-    named: tuple[str, ...]
-    """Gate arguments that the caller passed."""
-    metric: str
-
-    @classmethod
-    def of(cls, metric: str, **aims: float | None) -> _Gate:
-        """Make the gate from the caller's arguments, or the default one. Raises RunError for an
-        invalid gate."""
-        given = {name: aim for name, aim in aims.items() if aim is not None}
-        if len(given) > 1:
-            raise RunError("name only one gate", *aims)
-        [(name, aim)] = (given or {"min_agreement": GATE}).items()
-        if name == "max_ms" and not aim > 0:
-            raise RunError(f"{aim:g} ms are too few", name)
-        if name != "max_ms" and not 0 < aim < 1:
-            why = "no number of texts can prove that" if aim == 1 else "it is not a share"
-            raise RunError(f"{aim:g} cannot be a gate: {why}; give one above 0 and below 1", name)
-        if metric not in OF_CLASSES:
-            raise RunError(f"no metric '{metric}'; choose one of {', '.join(OF_CLASSES)}", "metric")
-        if metric != "accuracy" and name != "min_metric_kept":
-            raise RunError(
-                f"'{metric}' is counted by no gate; name the share to keep", "min_metric_kept"
-            )
-        return cls(name, aim, tuple(given), metric)
-
-    def judge(self, label: str) -> dict[str, str]:
-        """Label and metric of a task where it reads labels, else nothing."""
-        return {"label": label, "metric": self.metric} if self.name == "min_metric_kept" else {}
-
-    def text(self, texts: int, passed: bool) -> str:
-        """Say what the gate promises and whether it was passed."""
-        promise = {
-            "min_agreement": f"to answer {self.aim:.1%} of all texts as the unpruned model does",
-            "min_metric_kept": f"to keep {self.aim:.1%} of the {self.metric}",
-            "max_ms": f"to take {self.aim:g} ms or less",
-        }[self.name]
-        if self.name != "max_ms":
-            rows = planning.RoleSizes.of(texts).vouching
-            promise += f", with 95% confidence on {rows:,} texts"
-        does = "It passes the gate" if passed else "It is the nearest, and does not pass the gate"
-        return f"{does}: {promise}."
 
 
 class _SaysOnce(Console):
@@ -215,15 +160,15 @@ def compress(
     def left() -> float:
         return began + total - time.monotonic()
 
-    gate = _Gate.of(
-        metric, min_agreement=min_agreement, min_metric_kept=min_metric_kept, max_ms=max_ms
-    )
+    aims = {"min_agreement": min_agreement, "min_metric_kept": min_metric_kept, "max_ms": max_ms}
+    gate = _gate(metric, aims)
     out = Path(out)
     if not (out / "classifier.json").is_file():
         check_free(out)
     check_engine(FASTER[-1], "cpu")
     model = str(model) if isinstance(model, str | Path) else str(save_in(_MODELS, model))
-    judge = gate.judge(label)
+    reads_labels = gate.name == "min_metric_kept"
+    judge = {"label": label, "metric": metric} if reads_labels else {}
     form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
     columns = {"text": text, **form}
     small = None if student is None else str(student)
@@ -272,8 +217,8 @@ def compress(
             promised = gate.aim if gate.name == "min_agreement" and passed else None
             # Asked again, as somebody may have put a file there in these minutes.
             deployed = candidates.deploy(run, cascade, rows, out, promised, replace=is_own())
-            promise = gate.text(texts, passed)
-            choice_of(deployed, run.metric_name, promise, members, rows).keep(run)
+            verdict = _verdict(gate, texts, passed)
+            choice_of(deployed, run.metric_name, verdict, members, rows).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
     advice = (*fewer, *planning.advice(run, texts))
@@ -310,13 +255,36 @@ def _tried(
         return run
 
 
+def _gate(metric: str, aims: Mapping[str, float | None]) -> Gate:
+    """Make the gate. Raises RunError for an invalid one, and a metric that it does not count."""
+    gate = Gate.of(metric, GATE, aims)
+    if metric not in OF_CLASSES:
+        raise RunError(f"no metric '{metric}'; choose one of {', '.join(OF_CLASSES)}", "metric")
+    if metric != "accuracy" and gate.name != "min_metric_kept":
+        raise RunError(
+            f"'{metric}' is counted by no gate; name the share to keep", "min_metric_kept"
+        )
+    return gate
+
+
+def _verdict(gate: Gate, texts: int, passed: bool) -> str:
+    """Say what the gate promises and whether it was passed."""
+    promise = gate.text()
+    if gate.name != "max_ms":
+        rows = planning.RoleSizes.of(texts).vouching
+        promise += f", with 95% confidence on {rows:,} texts"
+    if passed:
+        return f"It passes the gate: it {promise}."
+    return f"It is the nearest, and does not pass the gate that it {promise}."
+
+
 def _seconds(minutes: float) -> float:
     if not 0 < minutes < math.inf:
         raise RunError(f"{minutes:g} minutes are too few; allow at least one", "minutes")
     return 60 * minutes
 
 
-def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nearest: bool) -> None:
+def _check_reach(study: Study, inputs: Inputs, texts: int, gate: Gate, take_nearest: bool) -> None:
     """Raise RunError if no model can pass the gate, or if the labels have fewer classes than the
     model."""
     gated = gate.name != "max_ms" and not take_nearest
@@ -326,7 +294,7 @@ def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nea
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
             f"({gate.aim:g}); give {f'about {more:,} ' if more else ''}more texts, ask for less, "
             "or take the nearest",
-            *gate.named,
+            gate.name,
             "take_nearest",
         )
     outputs, labels = Checkpoint(study.teacher.name).outputs, inputs.text.label_names
@@ -425,7 +393,7 @@ def _study(
 def _chosen(
     members: Sequence[Member],
     rows: GateRows,
-    gate: _Gate,
+    gate: Gate,
     texts: int,
     take_nearest: bool,
 ) -> tuple[Cascade, bool]:
@@ -435,12 +403,7 @@ def _chosen(
     unpruned = next(
         member for member in members if (member.number, member.engine) == (None, FASTER[0])
     )
-    if gate.name == "max_ms":
-        cascade = most_agreeing_within(pairs, min(gate.aim, 0.999 * unpruned.cost))
-    elif gate.name == "min_metric_kept":
-        cascade = cheapest_keeping(pairs, 0.0, gate.aim)
-    else:
-        cascade = cheapest_agreeing(pairs, gate.aim)
+    cascade = gate.best(pairs, 0.999 * unpruned.cost)
     if cascade is not None and cascade.cost < unpruned.cost:
         return cascade, True
     faster = (pair for pair in pairs if pair.small.cost < unpruned.cost)
@@ -460,15 +423,14 @@ def _chosen(
     if take_nearest:
         return nearest, False
     if gate.name == "min_agreement":
-        what = f"answers {gate.aim:.1%} of all texts as the unpruned model does"
         reached = nearest.agreement
         more = planning.more_texts(reached, gate.aim, texts)
     else:
-        what = f"keeps {gate.aim:.1%} of the {rows.metric}"
         reached = nearest.metric / max(rows.value("select", rows.original["select"]), 1e-9)
         more = None
     raise RunError(
-        f"no model {what}, with 95% confidence on {planning.RoleSizes.of(texts).vouching} texts; "
+        f"no model {gate.text()}, with 95% confidence on "
+        f"{planning.RoleSizes.of(texts).vouching} texts; "
         f"the nearest, {named(nearest.stages[0].number, nearest.stages[0].engine)}, reaches "
         f"{reached:.1%}: "
         + (f"about {more:,} more texts would be enough; " if more else "")
