@@ -100,10 +100,7 @@ Runs: TypeAlias = RunRecord | Sequence[RunRecord] | Overlay
 
 def overlay(runs: Runs) -> Overlay:
     """Combine one run or several for a page. Raises RunError if they count or compare different
-    things. A run is named after its study, and its folder if that name is not unique.
-
-    A run is called by its study, and by its folder too where that does not tell it from another.
-    """
+    things. A run is named after its study, and its folder if that name is not unique."""
     if isinstance(runs, Overlay):
         return runs
     runs = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]

@@ -20,12 +20,8 @@ models."""
 
 def cascades_of(run: RunRecord) -> list[Cascade]:
     """Front of a run's cascades, by rising cost in the unit of the run. None for a run that
-    compares divergences or numbers, has several labels a text, counts a stored size, or kept no
-    answers.
-
-    None for a run that compares divergences or numbers, whose texts have several labels, or that
-    counts what is stored, and for one of an earlier version, which kept no answers.
-    """
+    compares divergences or numbers, has several labels a text, counts a stored size, or is of an
+    earlier version and kept no answers."""
     unpruned, judged = run.unpruned, read_rows(run)
     if judged is None or unpruned.cost_name not in _WORK or unpruned.objective != "metric":
         return []

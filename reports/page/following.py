@@ -40,10 +40,7 @@ wrote. A note with another digest is a reader's."""
 
 def publish(run: RunRecord | Overlay) -> None:
     """Write the notes of the study and of its ended trials, and its front, into the Optuna study. A
-    note that a reader wrote stays; a trial's is written once.
-
-    None is written over what a reader wrote in its place; a trial's is written once.
-    """
+    note that a reader wrote stays; a trial's is written once."""
     together = overlay(run)
     (run,) = together.runs
     study = load_optuna_study(run.folder)
