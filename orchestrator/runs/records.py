@@ -238,7 +238,7 @@ def front_document(run: RunRecord) -> dict[str, Any]:
 def _sizes_of(measured: Measured) -> dict[str, Any]:
     worth = ("metric", "heldout_metric", "divergence", "heldout_divergence")
     cost = ("cost", "cost_full", "ratio", "unit")
-    names = (*worth, *cost, "flops", "flops_full", "flops_unit", "params")
+    names = (*worth, *cost, "flops", "flops_full", "flops_unit", "params", "bytes")
     return {name: getattr(measured, name) for name in names}
 
 

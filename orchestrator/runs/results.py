@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from objectives.errors import Finite, FinitePositive, NonNegativeInt, PositiveInt
-from objectives.measures.bootstrap import Worth
+from objectives.errors import Finite, FinitePositive, PositiveInt
+from objectives.measures.score import Score
 
 DIVERGENCE = "divergence"  # what people call that objective
 _COST_NAMES = {  # by the unit up to the "@"
@@ -26,35 +26,17 @@ _ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Worth):
-    """Metrics and sizes of a model: the cost of the study, and FLOPs."""
+class Measured(Score):
+    """Score of a model in a study, with the units and the costs at ratio 1."""
 
-    cost: Finite
-    """Cost that the study minimises; an int where it is counted."""
     cost_full: FinitePositive
     """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
     unit: str
     """Unit of both costs, such as "flops@128", "params" or "ms@cpu-2threads-b1-s128"."""
-    flops: int
     flops_full: PositiveInt
     """FLOPs of the model of ratio 1."""
     flops_unit: str
     """Unit of both FLOPs, such as "flops@128"."""
-    params: int
-    bytes: int | None = None
-    """Bytes of the file of its weights; None in a run of an earlier version."""
-    divergence: float
-    """Divergence from the teacher on the selection split: KL in nats; for regression the mean
-    squared difference."""
-    heldout_divergence: float
-    train_divergence: float | None = None
-    """Divergence on 256 training rows; None if the model was not trained."""
-    widths: Mapping[str, tuple[NonNegativeInt, ...]]
-    """Sizes of each layer: `Architecture.sizes`; for the unpruned model those at ratio 1. BERT's
-    kinds of units are named as in `objectives.students.bert.architecture.Widths`."""
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    """The probability above which each label is there, by its name, where `Task.thresholds` are
-    chosen on the selection split; else none."""
     objective: Literal["metric", "divergence"] = "metric"
     """Objective beside the cost: `Study.objective`."""
     beside: Mapping[str, float] = field(default_factory=dict)
@@ -107,8 +89,8 @@ class Measured(Worth):
     @property
     def sizes(self) -> dict[str, float]:
         """Cost, FLOPs, parameters and bytes by unit; the cost comes first and once."""
-        sizes = {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
-        return sizes if self.bytes is None else {**sizes, "bytes": self.bytes}
+        counted = {self.flops_unit: self.flops, "params": self.params, "bytes": self.bytes}
+        return {self.unit: self.cost, **counted}
 
 
 def _cost_name(unit: str) -> str:

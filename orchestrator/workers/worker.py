@@ -17,8 +17,8 @@ from optuna.trial import TrialState
 from objectives.device import free_memory, matmul_dtype, out_of_memory
 from objectives.errors import MaskfrontError, UserError, hide_passwords
 from objectives.measures.measured import WrongCostError
+from objectives.measures.score import Score
 from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, populations
-from objectives.workbench.scoring import Score
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import all_trials
