@@ -1,5 +1,4 @@
-"""Definition of a study, by which two runs are the same one, and the sources that the user
-named."""
+"""Definition of a study, by which runs are compared, and the sources that the user named."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ def definition_of(
     augmentation: Mapping[str, object] | None = None,
     beside: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, str]:
-    """Flatten all that decides a trial's result, from the study and fingerprints of text, teacher,
-    student and, in `beside`, other tasks; two runs with an equal definition agree."""
+    """Everything that decides a trial's result, by name: settings of the study, and fingerprints of
+    text, teacher, student and, in `beside`, other tasks."""
     # A folder's name and a function's identity do not count, but what they hold does.
     parts: dict[str, Any] = {
         "name": study.name,
@@ -59,8 +58,8 @@ def definition_of(
 
 
 def sources_of(study: Study) -> dict[str, str]:
-    """Names that the user gave, for people: the end of a folder's path, a file's name. So a model
-    card tells no home directory."""
+    """Names of the sources for people: the end of a folder's path, a file's name. So a model card
+    reveals no home directory."""
     task = study.task
     first, *second = task.columns
     licenses = dict.fromkeys(model.license for model in study.teacher.models)
@@ -84,7 +83,7 @@ def sources_of(study: Study) -> dict[str, str]:
 
 
 def _of_task(path: str, task: Task) -> dict[str, object]:
-    """Entries that decide results beside the text; later ones only where they differ from the
+    """Entries that decide results beside the text; newer ones only where they are not the
     default."""
     entries = {name: getattr(task, name) for name in ("metric", "max_length")}
     for name in ("multi_label", "thresholds", "truncation"):
@@ -143,6 +142,6 @@ def _data_names(task: Task) -> dict[str, str]:
 
 
 def _end_of_path(name: str) -> str:
-    """A name on the hub as it is; of a folder that is there its last two parts."""
+    """Name on the hub; for a folder the last two parts of its path."""
     path = Path(name)
     return "/".join(path.resolve().parts[-2:]) if path.exists() else name

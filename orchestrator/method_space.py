@@ -48,8 +48,8 @@ class MethodSpace:
         return with_knobs(self.method, knobs).shortened(self.share)
 
     def check(self) -> None:
-        """Each knob is a field of the method, may have its extreme values, and does something.
-        Raises UserError."""
+        """Raise UserError unless each knob is a field of the method, may have its extreme values,
+        and has an effect."""
         fields = settings(self.method)
         for name, knob in self.space.items():
             shown = self.prefix + name
@@ -79,7 +79,7 @@ class MethodSpace:
                 )
 
     def _extreme_methods(self) -> list[SearchMethod]:
-        """The method, and with each extreme value of each knob alone. Raises UserError for a value
+        """The method, and a copy for each extreme value of each knob. Raises UserError for a value
         that the method refuses, whatever the other knobs are."""
         methods = [self.trial_method({})]
         for name, knob in self.space.items():
@@ -111,7 +111,7 @@ class MethodSpace:
         return float(min(extremes(knob)) if knob else getattr(self.method, "vocabulary", 1))
 
     def _corners(self) -> Iterator[dict[str, Any]]:
-        """The extreme values of all knobs, in every combination; of very many some at random."""
+        """All combinations of the knobs' extreme values; a random sample if there are too many."""
         each, draws = [*map(extremes, self.space.values())], random.Random(0)
         corners: Iterable[tuple[Any, ...]] = product(*each)
         if math.prod(map(len, each)) > _MOST_CORNERS:
@@ -128,7 +128,7 @@ class MethodSpace:
 
 
 def applies(knob: str, drawn: Mapping[str, Any]) -> bool:
-    """Whether a trial that drew these has this knob: not if it is another method's."""
+    """Whether a trial that drew these values has this knob; it has none of another method."""
     return METHOD not in drawn or knob == METHOD or knob.startswith(f"{drawn[METHOD]}.")
 
 

@@ -1,5 +1,5 @@
-"""All that is used of Optuna and may change without notice, since its documentation names none of
-it. Each function says why what is documented does not do."""
+"""Everything of Optuna that is used and not documented, so that it may change without notice. Each
+function says why the documented way does not do."""
 
 import copy
 from collections.abc import Callable, Container, Mapping
@@ -52,37 +52,38 @@ def all_trials(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def system_attributes(study: optuna.Study) -> dict[str, Any]:
-    """Where the dashboard keeps notes. A `Study` shows its user attributes alone."""
+    """System attributes, in which the dashboard keeps notes. A `Study` shows only its user
+    attributes."""
     return study._storage.get_study_system_attrs(study._study_id)
 
 
 def set_system_attribute(study: optuna.Study, name: str, value: Any) -> None:
-    """Set one of these. A `Study` sets user attributes alone, which the dashboard lists."""
+    """Set a system attribute. A `Study` sets only user attributes, which the dashboard lists."""
     study._storage.set_study_system_attr(study._study_id, name, value)
 
 
 def id_of(trial: FrozenTrial) -> int:
-    """By which the dashboard files a note. Public is the number, which each study begins at 0."""
+    """Id by which the dashboard files a note. Only the number is public, which begins at 0 in each
+    study."""
     return trial._trial_id
 
 
 def set_trial_attribute(study: optuna.Study, trial: FrozenTrial, name: str, value: Any) -> None:
-    """Set a user attribute of a trial that another process asked for. Only the `Trial` that it got
-    has a public way."""
+    """Set a user attribute of a trial that another process asked for. Only the `Trial` object of
+    that process has a public way."""
     study._storage.set_trial_user_attr(trial._trial_id, name, value)
 
 
 def fail_waiting(study: optuna.Study, trial: FrozenTrial, why: Mapping[str, Any]) -> None:
-    """Fail a trial that is enqueued; `why` becomes attributes of it. `Study.tell` takes a trial
-    that was asked for alone."""
+    """Fail an enqueued trial; `why` becomes its attributes. `Study.tell` takes only trials that
+    were asked for."""
     for name, value in why.items():
         set_trial_attribute(study, trial, name, value)
     study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
 
 
 def knobs_of(trial: FrozenTrial) -> dict[str, Any]:
-    """The knobs that a trial has drawn, and those that it was enqueued with and has yet to draw.
-    Public are the drawn ones alone."""
+    """Knobs that a trial has drawn or was enqueued with. Only the drawn ones are public."""
     return {**trial.system_attrs.get("fixed_params", {}), **trial.params}
 
 
@@ -93,7 +94,7 @@ def draw(trial: optuna.Trial, name: str, knob: BaseDistribution) -> Any:
 
 
 def holds(knob: BaseDistribution, value: Any) -> bool:
-    """Whether a knob of this distribution may have the value; publicly a trial alone tells."""
+    """Whether a distribution contains the value. Only a trial tells that publicly."""
     try:
         return knob._contains(knob.to_internal_repr(value))
     except (TypeError, ValueError):
@@ -101,27 +102,27 @@ def holds(knob: BaseDistribution, value: Any) -> bool:
 
 
 def shown_trial(trial: FrozenTrial, id_: int, system_attributes: Mapping[str, Any]) -> FrozenTrial:
-    """A copy with another id and other system attributes. `create_trial` draws its own."""
+    """Copy of a trial with another id and other system attributes. `create_trial` makes its own."""
     shown = copy.copy(trial)
     shown._trial_id, shown._system_attrs = id_, dict(system_attributes)
     return shown
 
 
 def study_id_of(study: FrozenStudy) -> int:
-    """By which a storage knows a study. Public is its name, which two storages may share."""
+    """Id of a study in its storage. Only its name is public, which two storages may share."""
     return study._study_id
 
 
 def shown_study(
     study: FrozenStudy, id_: int, name: str, system_attributes: Mapping[str, Any]
 ) -> FrozenStudy:
-    """A copy with another id, name and system attributes. Nothing public makes one."""
+    """Copy of a study with another id, name and system attributes. No public function makes one."""
     shown = copy.copy(study)
     shown._study_id, shown.study_name, shown.system_attrs = id_, name, dict(system_attributes)
     return shown
 
 
 def non_domination_ranks(losses: NDArray[np.float64], violations: NDArray[np.float64]) -> Any:
-    """The front of each trial, (trials,) int, 0 for the first; losses are (trials, objectives), and
-    what violates a constraint comes last. Public is the first front alone (`best_trials`)."""
+    """Rank of each trial's front, (trials,) int, 0 for the first, from losses (trials, objectives);
+    infeasible trials come last. Only the first front is public (`best_trials`)."""
     return _fast_non_domination_rank(losses, penalty=violations)

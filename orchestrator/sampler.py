@@ -1,4 +1,4 @@
-"""The sampler of a study, made afresh at each launch."""
+"""Sampler of a study, made again at each launch."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -10,7 +10,7 @@ from objectives.errors import UserError
 
 SamplerName = Literal["tpe", "gp", "nsgaii", "random"]
 SamplerFactory = Callable[[int], BaseSampler]
-"""From a seed to a sampler: of OptunaHub, or of one's own; or a class that takes a `seed`."""
+"""Function from a seed to a sampler, or a class that takes a `seed`."""
 
 _RANDOM_TRIALS = 8  # random trials before a sampler models the outcome
 

@@ -43,16 +43,16 @@ def _stop(_signal: int, _frame: object) -> None:
 
 
 def check_interrupted() -> None:
-    """Raise KeyboardInterrupt if this process was asked to stop and goes on: callbacks, finalisers
-    and libraries may catch what a signal raises in them."""
+    """Raise KeyboardInterrupt if a signal was swallowed: callbacks, finalisers and libraries may
+    catch what a signal raises inside them."""
     if _asked_to_stop:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def interruptible(remark: str, *, always: bool = False) -> Iterator[None]:
-    """Raise KeyboardInterrupt at Ctrl-C and SIGTERM, which a script shows as one line with the
-    remark. A program's own handlers stay, unless `always`."""
+    """Raise KeyboardInterrupt at Ctrl-C and SIGTERM; a script prints the remark instead of a
+    traceback. A program's own handlers stay, unless `always`."""
     global _asked_to_stop
     if threading.current_thread() is not threading.main_thread():  # it gets no signals
         yield
@@ -83,7 +83,7 @@ def interruptible(remark: str, *, always: bool = False) -> Iterator[None]:
 def _in_one_line(
     otherwise: Callable[..., object], kind: type[BaseException], error: BaseException, trace: Any
 ) -> None:
-    """Show an interrupt that has a remark, instead of its traceback."""
+    """Print the remark of an interrupt instead of its traceback."""
     if kind is KeyboardInterrupt and error.args:
         sys.stderr.write(f"maskfront: interrupted; {error}\n")
     else:
@@ -92,7 +92,7 @@ def _in_one_line(
 
 @contextmanager
 def unattended() -> Iterator[None]:
-    """Go on where the terminal is closed, and where nobody reads any more what is printed."""
+    """Continue when the terminal closes, or when nobody reads the output any more."""
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     with ExitStack() as stack:
         if sys.stdout is not None and sys.stderr is not None:
@@ -105,7 +105,7 @@ def unattended() -> Iterator[None]:
 
 
 class _Unread:
-    """A stream that leads nowhere once its reader or its terminal has gone."""
+    """Stream that drops its output once its reader or terminal is gone."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -114,13 +114,13 @@ class _Unread:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write the text, or drop it."""
+        """Write text, or drop it."""
         with self._led_nowhere():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or drop it."""
+        """Flush the buffer, or drop it."""
         with self._led_nowhere():
             self._stream.flush()
 

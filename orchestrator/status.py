@@ -1,4 +1,4 @@
-"""How a run stands: trials by state, rate and time left, workers, front, failures."""
+"""Status of a run: trials by state, rate and time left, workers, front, failures."""
 
 import math
 import time
@@ -84,7 +84,7 @@ class Status:
         }
 
     def line(self, best: FinishedTrial | None) -> str:
-        """The run in one line: trials finished of those wanted, state, best trial."""
+        """The run in one line: finished and wanted trials, state, best trial."""
         wanted = "" if self.wanted is None else f" of {self.wanted}"
         trials = f"{self.trials['finished']}{wanted} trials"
         return f"{trials:18} {self.state:8}  {'' if best is None else _front_text(best)}".rstrip()
@@ -124,12 +124,12 @@ def _duration(seconds: float) -> str:
 
 
 def run_status(folder: Path) -> Status:
-    """The status of a run folder. Raises RunError if no run lies there."""
+    """Read the status of a run folder. Raises RunError if it holds no run."""
     return status_of(load_optuna_study(folder), RunFolder(folder))
 
 
 def storage_status(url: str, name: str | None) -> Status:
-    """The status of a study of a storage; its name may be left out where there is only one."""
+    """Read the status of a study in a storage; `name` may be None if it holds only one."""
     storage = read_storage(remember_server(url))
     names = run_names(storage)
     if name is None and len(names) == 1:
@@ -146,8 +146,8 @@ def storage_status(url: str, name: str | None) -> Status:
 
 
 def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
-    """The status of an Optuna study; `folder` lets workers of this machine be known for sure.
-    Raises RunError if it is another tool's."""
+    """Status of an Optuna study; with `folder` the workers of this machine are known for sure.
+    Raises RunError for a study of another tool."""
     if folder is None and DEFINITION not in study.user_attrs:
         raise RunError(f"maskfront did not make the study '{study.study_name}'")
     where = f"study '{study.study_name}'" if folder is None else f"'{folder.path}'"
@@ -181,8 +181,8 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
 
 
 def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
-    """Rate of finished trials in the time in which the latest of them ran and any trial was at
-    work."""
+    """Rate of finished trials over the time in which the latest of them ran and any trial was
+    running."""
     # A trial counts for the share of its own time that lies in this, also one that still runs.
     # Populations of which some trials have ended are left out, unless there are no others: on a CPU
     # they search together, and end one by one.

@@ -28,7 +28,7 @@ from orchestrator.optuna_private import non_domination_ranks
 
 
 class StrategySampler(BaseSampler):
-    """Draws the knobs of a trial, all categorical, as a strategy proposes them."""
+    """Sampler that draws the categorical knobs of a trial as a strategy proposes them."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class StrategySampler(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """The whole space, from the first trial on."""
+        """Return the whole space, from the first trial on."""
         return self._space
 
     def sample_relative(
@@ -87,7 +87,7 @@ class StrategySampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> NoReturn:
-        """Raises UserError: a knob that is not in the space has no place."""
+        """Refuse a knob outside the space: raises UserError."""
         raise UserError(
             f"StrategySampler has no place for {param_name}; give it the space of the study, which "
             "must have one method"
@@ -115,7 +115,7 @@ class StrategySampler(BaseSampler):
 
 
 def _scores(study: optuna.Study, trials: Sequence[FrozenTrial]) -> list[float]:
-    """See above, (trials,)."""
+    """Scores (trials,) as the module's docstring defines them."""
     signs = [1 if way == StudyDirection.MAXIMIZE else -1 for way in study.directions]
     values = np.array([trial.values for trial in trials]).reshape(-1, len(signs)) * signs
     if len(signs) == 1:

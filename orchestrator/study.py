@@ -1,4 +1,4 @@
-"""Study: what a user defines. A method, the knobs to tune, a task, a teacher, and a budget."""
+"""Definition of a study: a method, the knobs to tune, a task, a teacher, and a budget."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Study(Checked):
         )
 
     def _check_beside(self) -> None:
-        """Other tasks have names of their own, and methods learn them or the study has none."""
+        """Refuse extra tasks with equal names, or if no method learns them."""
         names = [extra.task.name for extra in self.beside]
         for name in names:
             if not _NAME.fullmatch(name) or [self.task.name, *names].count(name) > 1:
@@ -205,7 +205,8 @@ class Study(Checked):
                 raise UserError(f"{kind} learns several tasks; name the others in Study.beside")
 
     def _check_first(self) -> None:
-        """The first trials have knobs of the space; where nothing is drawn, they are all trials."""
+        """Refuse first trials whose knobs are not of the space; without a sampler they are all
+        trials."""
         distributions = self.knobs
         for knobs in self.first:
             if self._several and METHOD not in knobs:
@@ -242,7 +243,7 @@ class Study(Checked):
             )
 
     def _check_space(self) -> None:
-        """Each knob belongs to a method, whose own part of the space is as it should be."""
+        """Refuse knobs that belong to no method, and check each method's part of the space."""
         for name in self.methods if self._several else ():
             if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == METHOD:
                 raise UserError(
@@ -283,20 +284,19 @@ class Study(Checked):
 
     @property
     def methods(self) -> Mapping[str, SearchMethod]:
-        """The methods by their names; one alone has the empty name."""
+        """Methods by name; a single method has the empty name."""
         return self.method if isinstance(self.method, Mapping) else {"": self.method}
 
     @property
     def method_name(self) -> str:
-        """Names of the methods as a run has them: "FisherSearch"; "cut: FisherSearch, cells:
+        """Names of the methods, as a run records them: "FisherSearch"; "cut: FisherSearch, cells:
         CellSearch"."""
         names = ((name, type(method).__name__) for name, method in self.methods.items())
         return ", ".join(f"{name}: {kind}" if name else kind for name, kind in names)
 
     @property
     def spaces(self) -> tuple[str, ...]:
-        """The kinds of units that its methods search, or may draw to search; a method that prunes
-        nothing has none."""
+        """Kinds of units that the methods may search; empty if no method prunes."""
         kinds: list[str] = []
         for part in self._parts.values():
             kinds += getattr(part.method, "spaces", ())
@@ -306,7 +306,8 @@ class Study(Checked):
 
     @property
     def knobs(self) -> dict[str, BaseDistribution]:
-        """All that is drawn, in that order: of several methods first which."""
+        """Distributions of everything that is drawn, in this order; with several methods, which one
+        comes first."""
         which = {METHOD: CategoricalDistribution(tuple(self.methods))} if self._several else {}
         return {**which, **self.space}
 
@@ -382,7 +383,7 @@ class Study(Checked):
 
 
 def _of_method(name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs of one of several methods, by its own paths; the empty name has all."""
+    """Knobs of one of several methods, by the method's paths; the empty name has all."""
     prefix = f"{name}."
     return {
         path.removeprefix(prefix): value

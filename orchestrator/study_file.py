@@ -1,4 +1,4 @@
-"""Loading a study of a Python file that a user names: its `study`, or another by name."""
+"""Load a study from a Python file that the user names: its variable `study`, or another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.study import Study
 
 POLISHED = "-polished"
-"""Suffix of the name of a run of `polish`, after that of the run whose models it polished."""
+"""Suffix of the name of a run of `polish`."""
 _MODULE = "maskfront_study"  # the name under which a study file is imported
 
 
@@ -63,8 +63,8 @@ def launched_file(folder: Path) -> Path:
 
 
 def load_study_of(path: Path, run_name: str) -> Study:
-    """Run the file and return the study in it that a run of this name was launched from, or one
-    whose models it polished. Raises RunError if there is none, or if the file raises."""
+    """Run the file and return the study from which a run of this name was launched or polished.
+    Raises RunError if there is none, or if the file raises."""
     module = _run(path)
     study = _named(module, run_name) or _named(module, run_name.removesuffix(POLISHED))
     if study is not None:
@@ -74,7 +74,7 @@ def load_study_of(path: Path, run_name: str) -> Study:
 
 
 def file_of(study: Study) -> Path | None:
-    """Find the file of a study: the study file that holds it, else the script at work."""
+    """Find the file that defines a study: a study file, else the running script."""
     # There is none in a notebook, a script from a pipe, or for a study that the command made.
     module = sys.modules.get(_MODULE)
     if module is None or all(value is not study for value in vars(module).values()):
@@ -84,7 +84,7 @@ def file_of(study: Study) -> Path | None:
 
 
 def own_modules() -> list[ModuleType]:
-    """The study file, if one was run, and the modules beside it that it imported."""
+    """Modules of the study file, if one was run, and of the files beside it that it imported."""
     study = sys.modules.get(_MODULE)
     if study is None:
         return []
@@ -106,14 +106,14 @@ def _named(module: ModuleType, name: str) -> Study | None:
 
 
 class _Unkept(SourceFileLoader):
-    """Writes no bytecode: what we write lies in the run folder alone."""
+    """Loader that writes no bytecode, as nothing is written outside the run folder."""
 
     def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
         """Keep nothing."""
 
 
 def _run(path: Path) -> ModuleType:
-    """The module that the file makes. Raises RunError if it cannot be run, or raises."""
+    """Import the file as a module. Raises RunError if it cannot be run, or raises."""
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
     if path.suffix != ".py":
@@ -136,7 +136,7 @@ def _run(path: Path) -> ModuleType:
 
 
 def _line_in(path: Path, error: BaseException) -> str:
-    """Where in the file the error came from, as ", line N"."""
+    """Line of the file that raised the error, as ", line N"."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}"
     trace = reversed(extract_tb(error.__traceback__))

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SUFFIX = "-teacher"
-"""Suffix of its name, after that of the study of the students."""
+"""Suffix of the tuning study's name, after the name of the main study."""
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def tune_teacher(
     study: Study, optuna_study: optuna.Study, inputs: Inputs, session: Session
 ) -> tuple[str, ...]:
-    """Tune the teacher if the study asks for it, and note the choice; the caller holds a lock.
-    Raises UserError without a finite loss, RunError for another study of the name."""
+    """Tune the teacher if the study asks for it, and record the choice; the caller holds a lock.
+    Raises UserError if no loss is finite, RunError for another study of the name."""
     study = replace(study, teacher=inputs.teacher)  # which is settled
     if study.teacher.trials:
         tune(inputs, session, lambda fine_tune: _best(study, optuna_study, session, fine_tune))
@@ -50,8 +50,8 @@ def tune_teacher(
 def _best(
     study: Study, optuna_study: optuna.Study, session: Session, fine_tune: FineTune
 ) -> PreTrainedModel:
-    """The classifier of the lowest loss, once all trials have ended. Those that a killed launch has
-    finished are not run again."""
+    """Run the tuning trials and return the classifier of the lowest loss. Trials that a killed
+    launch has finished are not run again."""
     tuning, best_model = _opened(study, optuna_study), None
     while len(tuning.get_trials(deepcopy=False, states=_ENDED)) < study.teacher.trials:
         trial = tuning.ask()
@@ -79,7 +79,8 @@ def _best(
 
 
 def _opened(study: Study, optuna_study: optuna.Study) -> optuna.Study:
-    """Made or continued: what ran when its launch was killed is tried again."""
+    """Create or continue the tuning study; trials that a killed launch left running are tried
+    again."""
     tuning = optuna.create_study(
         storage=storage_of(optuna_study),
         study_name=study.name + SUFFIX,
@@ -108,7 +109,7 @@ def _opened(study: Study, optuna_study: optuna.Study) -> optuna.Study:
 
 
 def _draw(trial: Trial, teacher: Teacher) -> None:
-    """Settings around those of the teacher."""
+    """Draw hyperparameters around those of the teacher."""
     rate, epochs, batch = teacher.learning_rate, teacher.epochs, teacher.batch_size
     assert rate is not None
     assert epochs is not None
@@ -119,7 +120,7 @@ def _draw(trial: Trial, teacher: Teacher) -> None:
 
 
 def _report(trial: Trial, epoch: int, loss: float) -> None:
-    """Stop the training if it has diverged, or is worse than half of the others were by then."""
+    """Prune the trial if it has diverged, or if half of the others were better at this epoch."""
     if math.isfinite(loss):
         trial.report(loss, epoch)
     if not math.isfinite(loss) or trial.should_prune():
@@ -127,6 +128,6 @@ def _report(trial: Trial, epoch: int, loss: float) -> None:
 
 
 def _told(chosen: Mapping[str, Any]) -> str:
-    """For people: "3 (learning_rate 5e-05, ..., selection loss 0.41)"."""
+    """Describe the chosen trial: "3 (learning_rate 5e-05, ..., selection loss 0.41)"."""
     parts = [f"{name} {value:.3g}" for name, value in chosen.items() if name != "trial"]
     return f"{chosen['trial']} ({', '.join(parts)})"

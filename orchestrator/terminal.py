@@ -1,4 +1,4 @@
-"""How a line reaches a terminal: as wide as it is, and without what would steer it."""
+"""Print lines to a terminal unwrapped, without passwords or control characters."""
 
 import re
 import shlex
@@ -17,8 +17,7 @@ def say(console: Console, line: str) -> None:
 
 
 def visible(text: str) -> str:
-    """Text with its control characters written out, but for line ends and tabs, and without
-    passwords."""
+    """Escape control characters other than line ends and tabs, and hide passwords."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], hide_passwords(text))
 
 
@@ -28,5 +27,5 @@ def for_shell(text: object) -> str:
 
 
 def say_to_stderr(line: str) -> None:
-    """Print a line beside the result of a command."""
+    """Print a line to stderr, beside the result of a command."""
     say(Console(stderr=True), f"maskfront: {line}")

@@ -1,4 +1,4 @@
-"""Which point of a front to take: by its number, by what it may cost, by what it must be worth."""
+"""Choose a point of a front: by number, cost, metric, milliseconds or knee."""
 
 import math
 
@@ -79,7 +79,7 @@ def choose(
 
 
 def _timed(run: RunRecord) -> dict[int, float]:
-    """Milliseconds of the front's models by trial, infinite for one that was not timed."""
+    """Milliseconds of the front's models by trial; infinite if not timed."""
     times = front_milliseconds(run)
     if not any(row.number in times for row in run.front):
         bench = f"maskfront bench {for_shell(run.folder)}"

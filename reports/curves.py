@@ -1,5 +1,4 @@
-"""Learning curves of trials, thinned to what a screen shows; and whether what was learnt holds on
-other rows."""
+"""Learning curves of trials, thinned for a screen, and a note on overfitting."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,14 +14,15 @@ from orchestrator.runs.trial_files import read_curve
 _LEAST, _MOST, _ALL = 16, 60, 12_000
 """Points kept of a curve, whose stages share them, and of all curves of a run."""
 _GAP = 2.0
-"""Divergence on other rows over that on rows learnt from, above which more text is advised."""
+"""Ratio of the divergence on other rows to that on training rows above which more text is
+advised."""
 _LEAST_FAR = 1e-4
-"""A divergence below which there is nothing to mend."""
+"""Divergence below which overfitting does not matter."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Measurements while one student was trained: one row a step, stage by stage."""
+    """Learning curve of one student: one row a step, stage by stage."""
 
     rows: Sequence[Mapping[str, str]]
 
@@ -43,7 +43,7 @@ class Curve:
 
     @property
     def stages(self) -> dict[str, int]:
-        """The stages by the row they start with."""
+        """First row of each stage, by the stage's name."""
         starts: dict[str, int] = {}
         for index, row in enumerate(self.rows):
             starts.setdefault(row.get("stage") or "", index)
@@ -68,16 +68,15 @@ Curves = Mapping[int, Curve]
 
 
 def read_curves(run: RunRecord) -> dict[int, Curve]:
-    """The curves of the finished trials whose files are there."""
+    """Curves of the finished trials whose files exist."""
     folder = RunFolder(run.folder)
     rows = {trial.number: read_curve(folder.trial(trial.number)) for trial in run.finished}
     return {number: Curve(curve_rows) for number, curve_rows in rows.items() if curve_rows}
 
 
 def gap_note(run: RunRecord) -> str | None:
-    """Remedy for overfitting: where the median model of the front is much further from the teacher
-    on the selection rows than on those that it learnt from. None where that is not known to be
-    so."""
+    """Remedy for overfitting, if the median model of the front is much further from the teacher on
+    the selection rows than on its training rows; else None."""
     worths = [(trial.result.divergence, trial.result.train_divergence) for trial in run.front]
     gaps = [(far / near, near, far) for far, near in worths if near and far and far > _LEAST_FAR]
     if len(run.finished) < 2 or not gaps or (middle := median_low(gaps))[0] < _GAP:
@@ -93,7 +92,7 @@ def gap_note(run: RunRecord) -> str | None:
 
 
 def points_each(curves: int) -> int:
-    """Points that a page has room for in each of this many curves."""
+    """Points for each of this many curves of a page."""
     return min(_MOST, max(_LEAST, _ALL // max(1, curves)))
 
 

@@ -11,7 +11,7 @@ _WEIGHTS = "model.safetensors"
 
 
 def model_folder(run: RunRecord, trial: int) -> Path:
-    """Where the model of a finished trial lies. Raises RunError if there is none."""
+    """Folder of a finished trial's model. Raises RunError if there is none."""
     check_finished(run, trial)
     folder = RunFolder(run.folder).model(trial)
     if not (folder / _WEIGHTS).is_file():
@@ -23,7 +23,7 @@ def model_folder(run: RunRecord, trial: int) -> Path:
 
 
 def kept_front(run: RunRecord, say: Callable[[str], object]) -> list[FinishedTrial]:
-    """The front without the trials whose models were deleted, which it says. Raises RunError if
+    """Front without the trials whose models were deleted, which `say` reports. Raises RunError if
     none is left."""
     folder = RunFolder(run.folder)
     front = [trial for trial in run.front if (folder.model(trial.number) / _WEIGHTS).is_file()]
@@ -36,7 +36,7 @@ def kept_front(run: RunRecord, say: Callable[[str], object]) -> list[FinishedTri
 
 
 def check_finished(run: RunRecord, trial: int) -> None:
-    """Raises RunError for a trial that has not finished, and says what became of it."""
+    """Raise RunError for a trial that has not finished, with its state."""
     check_run(run)
     row = next((row for row in run.trials if row.number == trial), None)
     if row is not None and row.result is not None:
@@ -52,7 +52,7 @@ def check_finished(run: RunRecord, trial: int) -> None:
 
 
 def check_run(run: object) -> None:
-    """Raises RunError for what is no run, such as the folder of a run."""
+    """Raise RunError unless `run` is a run; its folder is not."""
     if not isinstance(run, RunRecord):
         raise RunError(
             f"{run!r} is a {type(run).__name__}, not a Run; read one from its folder with "

@@ -1,4 +1,4 @@
-"""Several runs on one page: what to call each, which are seeds of one study, what they share."""
+"""Several runs on one page: their names, which are seeds of one study, and shared axes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,16 +28,17 @@ class Overlay:
 
     @property
     def several(self) -> bool:
-        """Whether a run must be named to be told from another."""
+        """Whether there is more than one run, so that each must be named."""
         return len(self.runs) > 1
 
     def prefix(self, index: int) -> str:
-        """Prefix that names the run where there are several."""
+        """Prefix that names a run if there are several."""
         return f"{self.names[index]}: " if self.several else ""
 
     @property
     def relative(self) -> bool:
-        """Whether metrics are shares of the unpruned model's: those of two tasks share no axis."""
+        """Whether metrics are relative to the unpruned model's, as runs of two tasks share no
+        axis."""
         tasks = {(run.metric_name, run.definition.get("task.data")) for run in self.runs}
         return len(tasks) > 1 and not self.by_divergence
 
@@ -64,7 +65,7 @@ class Overlay:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that sizes of all runs are known in: what an absolute axis may show."""
+        """Units in which the sizes of all runs are known, for absolute axes."""
         first, *others = (tuple(run.unpruned.sizes) for run in self.runs)
         return tuple(unit for unit in first if all(unit in other for other in others))
 
@@ -75,12 +76,12 @@ class Overlay:
         return wide([*drawn, *(trial.result.ratio for run in self.runs for trial in run.finished)])
 
     def height(self, run: RunRecord, value: float) -> float:
-        """An objective of the run as its axis shows it."""
+        """Objective of the run as the axis shows it."""
         return value / run.unpruned.metric if self.relative else value
 
     @property
     def groups(self) -> dict[str, list[int]]:
-        """Places of the runs that differ in nothing but their seed, by a name for them."""
+        """Indices of the runs that differ only in their seed, by a name for the group."""
         by_study: dict[tuple[tuple[str, str], ...], list[int]] = {}
         for index, run in enumerate(self.runs):
             shared = [item for item in run.definition.items() if item[0] not in ("seed", "name")]
@@ -98,10 +99,8 @@ Runs: TypeAlias = RunRecord | Sequence[RunRecord] | Overlay
 
 
 def overlay(runs: Runs) -> Overlay:
-    """Put runs on one page, or one. Raises RunError if they count or compare different things.
-
-    A run is called by its study, and by its folder too where that does not tell it from another.
-    """
+    """Combine one run or several for a page. Raises RunError if they count or compare different
+    things. A run is named after its study, and its folder if that name is not unique."""
     if isinstance(runs, Overlay):
         return runs
     runs = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]

@@ -1,4 +1,4 @@
-"""The Pareto front of the objective against the cost, and what its rows can tell apart."""
+"""Pareto front of objective against cost, and which differences its rows can show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _SURE = NormalDist().inv_cdf((1 + _LEVEL) / 2)
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """The models of one run on its selection rows."""
+    """Paired comparisons of a run's models on its selection rows."""
 
     run: RunRecord
     judged: JudgedRows
@@ -31,12 +31,11 @@ class Paired:
     def surely_matched(
         self, front: Sequence[FinishedTrial], others: Sequence[FinishedTrial]
     ) -> set[int]:
-        """Numbers of the trials that a model of the front, which costs no more, is surely at least
-        as good as: on all rows, with 95% confidence.
+        """Numbers of the trials that are surely no better than a model of the front of at most
+        their cost: on all rows, with 95% confidence.
 
         The level is Bonferroni's for as many comparisons as the run has finished trials. Where
-        answers are gone the metrics alone decide.
-        """
+        answers are gone the metrics alone decide."""
         sure = NormalDist().inv_cdf(1 - (1 - _LEVEL) / max(1, len(self.run.finished)))
         matched, unsure = set[int](), []
         costs, metrics, widths = np.array([_numbers(member) for member in front]).reshape(-1, 3).T
@@ -58,7 +57,7 @@ class Paired:
         return matched
 
     def most_lost(self, trial: FinishedTrial) -> float | None:
-        """The upper end of the 95% interval of what a model loses of the unpruned one's metric."""
+        """Upper end of the 95% interval of a model's loss in metric against the unpruned one."""
         unpruned, pruned = self.samples(None), self.samples(trial.number)
         if unpruned is None or pruned is None:
             return None
@@ -71,21 +70,21 @@ class Paired:
         return len(self.judged.labels["select"])
 
     def rows_to_decide(self, trial: FinishedTrial, margin: float) -> int | None:
-        """How many selection rows would show that a model loses at most `margin`, if it loses what
-        it seems to; None where it seems to lose more."""
+        """Number of selection rows that would show that a model loses at most `margin`, if its
+        observed loss is its true one; None if it loses more."""
         most, lost = self.most_lost(trial), self.run.unpruned.metric - trial.result.metric
         if most is None or lost >= margin:
             return None
         return int(np.ceil(self.rows * ((most - lost) / (margin - lost)) ** 2))
 
     def samples(self, number: int | None) -> NDArray[np.float64] | None:
-        """The metric of a trial's model, or of the unpruned one, on each sample of the bootstrap;
-        those of all are of equal rows. None if answers are gone."""
+        """Metric of a trial's model, or of the unpruned one, on each bootstrap sample; samples have
+        the same rows for all models. None if answers are gone."""
         self._read([number])
         return None if np.isnan(self._known[number]).all() else self._known[number]
 
     def _read(self, numbers: Sequence[int | None]) -> None:
-        """Know the samples of these models, which are drawn once for all of them."""
+        """Compute the bootstrap samples of these models together."""
         predictions: dict[int | None, Labels] = {}
         for number in set(numbers) - self._known.keys():
             answers = self.judged.unpruned if number is None else read_answers(self.run, number)
@@ -119,7 +118,7 @@ def _numbers(trial: FinishedTrial) -> tuple[float, float, float]:
 
 
 def paired(run: RunRecord) -> Paired | None:
-    """The comparisons of a run; None where it compares divergences or kept no answers."""
+    """Comparisons of a run; None if it compares divergences or kept no answers."""
     judged = read_rows(run)
     if judged is None or run.unpruned.objective != "metric":
         return None
@@ -128,20 +127,20 @@ def paired(run: RunRecord) -> Paired | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ParetoView:
-    """The finished trials of a run, sorted by what they are to its front."""
+    """Finished trials of a run, sorted by their relation to its front."""
 
     run: RunRecord
     front: tuple[FinishedTrial, ...]
-    """By rising cost, and so by rising worth."""
+    """Trials of the front, by rising cost and so by rising objective."""
     near: tuple[FinishedTrial, ...]
-    """Off the front, but no cheaper model of it is surely as good: the rows do not tell them
-    apart."""
+    """Trials off the front that no cheaper model of it surely matches: the rows do not separate
+    them."""
     dominated: tuple[FinishedTrial, ...]
-    """Inside their budget, but a cheaper model of the front is surely as good: see `Paired`."""
+    """Trials inside their budget that a cheaper model of the front surely matches: see `Paired`."""
     outside: tuple[FinishedTrial, ...]
-    """Outside their budget or the study's aims; they are on no front."""
+    """Trials outside their budget or the study's aims."""
     paired: Paired | None
-    """Comparisons on the same rows; None where answers are not known."""
+    """Paired comparisons; None if answers are unknown."""
 
 
 def pareto_view(run: RunRecord) -> ParetoView:
@@ -172,12 +171,12 @@ def state_text(trial: TrialRecord) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a whole percentage, or with one decimal below 10%."""
+    """Format a share as a whole percentage, or with one decimal below 10%."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
 def knob_texts(knobs: Mapping[str, Any]) -> list[str]:
-    """The knobs of a trial, numbers to four digits."""
+    """Format the knobs of a trial, numbers to four digits."""
     return [
         f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
         for name, value in knobs.items()

@@ -1,4 +1,4 @@
-"""Which model of a front to take, in a sentence, and which others to look at first: the knee, the
+"""Recommend a model of a front in a sentence, and others to look at first: the knee, and the
 cheapest that lose little."""
 
 import math
@@ -52,8 +52,8 @@ def answer(view: ParetoView) -> str:
 
 
 def certainty(view: ParetoView) -> str:
-    """How much the recommended model loses at most by its selection rows, of 1, 3, 5 and 10%, and
-    how many rows would show 1%. Empty where answers are not known."""
+    """Sentence on the largest loss of the recommended model by its selection rows, 1, 3, 5 or 10%,
+    and on how many rows would show 1%. Empty if answers are unknown."""
     trial, comparison, metric = recommended(view.run), view.paired, view.run.unpruned.metric
     if trial is None or comparison is None or metric <= 0:
         return ""
@@ -116,7 +116,7 @@ def optimism(
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """A model of the front, and what it is the answer to."""
+    """A model of the front, and the reasons to look at it."""
 
     reasons: tuple[str, ...]
     trial: FinishedTrial
@@ -156,12 +156,12 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
 
 
 def expected_of(view: ParetoView) -> Recommendation | None:
-    """The recommendation whose metric on other rows is told; None where answers are not known."""
+    """Recommendation with an expected metric on other rows; None if answers are unknown."""
     return next((row for row in recommendations(view) if row.expected is not None), None)
 
 
 def _within(view: ParetoView, loss: float) -> tuple[FinishedTrial, str] | None:
-    """The cheapest model of the front that loses at most this share, and how sure that is."""
+    """Cheapest model of the front that loses at most this share, and how sure that is."""
     margin, words = loss * view.run.unpruned.metric, f"within {loss:.0%}"
     lost = [view.run.unpruned.metric - trial.result.metric for trial in view.front]
     comparison = view.paired
@@ -219,7 +219,7 @@ def knee(front: Sequence[Measured]) -> int | None:
 
 
 def wide(costs: Collection[float]) -> bool:
-    """Whether costs differ so much, over ten times, that a linear scale would crowd the cheap."""
+    """Whether costs differ by more than ten times, so that a linear scale would crowd the cheap."""
     return min(costs, default=1) * 10 < max(costs, default=1) and min(costs) > 0
 
 

@@ -1,4 +1,4 @@
-"""Speeds of the models of a run's front: measured by `bench`, stored, read."""
+"""Speeds of a front's models: measured by `bench`, stored, read."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Speed:
     length: int
     """Tokens of each of the `batch` sequences; of texts the mean."""
     texts: bool
-    """Whether the task's own texts were timed, from text to label, on one thread."""
+    """Whether the task's texts were timed, from text to label, on one thread."""
     device: str
-    """With its threads, such as "cpu-2threads"."""
+    """Device with its threads, such as "cpu-2threads"."""
     reference: str
     """Reference of speed-ups: "unpruned", or the folder of another model."""
     reference_model: Timing
     models: Mapping[int, Timing]
-    """By the numbers of their trials."""
+    """Timings by the numbers of trials."""
     counted: str
     """The unit of the study's cost."""
 
@@ -79,18 +79,18 @@ class Speed:
         return self.batch, self.length, self.texts
 
     def model(self, trial: int | None) -> Timing:
-        """That of a trial which was timed, or the reference."""
+        """Timing of a trial, or of the reference."""
         return self.reference_model if trial is None else self.models[trial]
 
     def unpruned_model(self, unpruned: UnprunedResult) -> Timing | None:
-        """The model that a run calls unpruned; None if another was timed, or if the students are
-        cut from a model that is not the teacher."""
+        """Timing of the run's unpruned model; None if another was timed, or if the students are cut
+        from a model that is not the teacher."""
         cut_from = self.reference == "unpruned" and not unpruned.student_is_new
         return self.reference_model if cut_from else None
 
 
 def by_shape(speeds: Sequence[Speed]) -> list[list[Speed]]:
-    """The engines that were timed on each shape of batch."""
+    """Group speeds by shape of batch."""
     shapes: dict[tuple[int, int, bool], list[Speed]] = {}
     for speed in speeds:
         shapes.setdefault(speed.shape, []).append(speed)
@@ -103,9 +103,9 @@ def compared(speeds: Sequence[Speed]) -> Sequence[Speed]:
 
 
 def front_milliseconds(run: RunRecord) -> dict[int, float]:
-    """Milliseconds a text of the front's models, by trial: what the study counts, else the median
-    of `bench` at batch 1 in the fastest engine of the study's bits, from text to label if that was
-    timed. Empty if nothing was."""
+    """Milliseconds a text of the front's models, by trial: the study's own cost if it is latency,
+    else the median of `bench` at batch 1 in the fastest engine of the study's bits, from text to
+    label if that was timed. Empty if nothing was timed."""
     if run.unpruned.cost_name == "latency":
         batch = int(run.definition.get("latency_batch", 1))
         return {trial.number: trial.result.cost / batch for trial in run.front}
@@ -118,8 +118,8 @@ def front_milliseconds(run: RunRecord) -> dict[int, float]:
 
 
 def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
-    """Milliseconds and megabytes in the engine that is the fastest for a model, of those that were
-    timed on one shape; None is the unpruned model, and a model that was not timed has no text."""
+    """Milliseconds and megabytes in the fastest engine of one shape for a model, as text; None is
+    the unpruned model, and a model that was not timed has no text."""
     timed = [
         (model, speed.engine)
         for speed in speeds
@@ -139,7 +139,7 @@ def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
 
 
 def without_kernel(run: RunRecord, speeds: Sequence[Speed]) -> dict[int, list[int]]:
-    """Trials of the front by the bits of their weights, if no engine that was timed has these."""
+    """Trials of the front by the bits of their weights, if no timed engine has these bits."""
     with_kernel = {32, *(speed.bits for speed in speeds)}
     trials: dict[int, list[int]] = {}
     for row in run.front:
@@ -267,7 +267,7 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
 
 
 def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
-    """Read what `keep_speeds` stored last, if anything. Raises RunError if the file cannot be
+    """Read the speeds that `keep_speeds` stored last. Raises RunError if the file cannot be
     read."""
     path = RunFolder(run.folder).bench
     if not path.is_file():
@@ -287,7 +287,7 @@ def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
 
 @dataclass(frozen=True)
 class _Document:
-    """The document of `reports.timings.timings_document`."""
+    """Format of `reports.timings.timings_document`."""
 
     reference: str
     conditions: Mapping[str, Any]

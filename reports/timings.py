@@ -1,4 +1,4 @@
-"""Measurements of `objectives.delivery.bench`, as a table and as plain data."""
+"""Timings of `objectives.delivery.bench` as a table and as plain data."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def timings_document(bench: Bench) -> dict[str, Any]:
 
 
 def timings_table(bench: Bench) -> Table:
-    """Megabytes, milliseconds with their 95th percentile, how many times as fast as the reference,
-    and what fewer bits are worth where that was scored."""
+    """Table of megabytes, milliseconds with their 95th percentile, speed-ups over the reference,
+    and scores of fewer bits where measured."""
     conditions = bench.conditions
     caption = [
         f"speed-up: times as fast as {escape(_short(bench.reference))} in its fastest float32"

@@ -22,6 +22,7 @@ def measured(metric: float, flops: int, full: int) -> dict[str, Any]:
         "flops_full": full,
         "flops_unit": "flops@16",
         "params": flops // 10,
+        "bytes": flops // 2,
     }
 
 

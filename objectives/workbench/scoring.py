@@ -1,7 +1,6 @@
 """The score of a classifier: its answers in the engine that serves it, beside the teacher's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,7 +11,6 @@ from transformers import PreTrainedModel
 
 from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.engines.serving import make_runnable
-from objectives.measures.bootstrap import Worth
 from objectives.measures.evaluate import (
     divergence,
     less_thresholds,
@@ -20,31 +18,9 @@ from objectives.measures.evaluate import (
     predict,
     predict_with,
 )
+from objectives.measures.score import Score
 from objectives.metric import Metric
 from objectives.text.data import Split
-
-
-@dataclass(frozen=True)
-class Score(Worth):
-    """Worth and costs of a classifier, measured on the model itself."""
-
-    divergence: float
-    """From the teacher on the selection split: see `measures.evaluate.divergence`."""
-    heldout_divergence: float
-    cost: float
-    """In the unit of the study's cost."""
-    flops: int
-    """Whatever the study counts."""
-    params: int
-    bytes: int
-    """Bytes of the file of its weights."""
-    widths: Mapping[str, tuple[int, ...]]
-    """`Architecture.sizes`: how much is left of each layer."""
-    thresholds: Mapping[str, float]
-    """The probability above which each label is there, by its name; none where that is 0.5."""
-    train_divergence: float | None = None
-    """Divergence on rows that it learnt from; None of the teacher, who did not learn from
-    itself."""
 
 
 def served_answers(

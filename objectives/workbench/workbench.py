@@ -19,6 +19,7 @@ from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import Objective, less_thresholds, nearness, predict_with, score
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
+from objectives.measures.score import Score
 from objectives.metric import Metric
 from objectives.problem import Problem, Words
 from objectives.session import Session
@@ -42,7 +43,7 @@ from objectives.workbench.inputs import (
     notes_on_rows,
     rows_of_students,
 )
-from objectives.workbench.scoring import Score, score_of, served_answers
+from objectives.workbench.scoring import score_of, served_answers
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import answers_of_words, worth_of_words
 

@@ -1,4 +1,5 @@
-"""The models of a run that may serve: written for onnxruntime, timed from text to label, judged."""
+"""Models of a run that may be deployed: written for onnxruntime, timed from text to label,
+scored."""
 
 from __future__ import annotations
 
@@ -51,17 +52,17 @@ class Candidates:
 
     inputs: Inputs
     engines: Sequence[Engine]
-    """The first is that of the answers that agreement is with."""
+    """The answers of the unpruned model in the first engine are the reference for agreement."""
     scratch: Path
     say: Say
     rounded: set[int | None] = field(default_factory=set, init=False)
-    """Trials whose inputs have few bits in torch and are float32 here: their answers differ."""
+    """Trials that quantise inputs in torch but not here, so that their answers differ."""
     flops: dict[int | None, int] = field(default_factory=dict, init=False)
-    """FLOPs of the unpruned model: a run whose students begin with another checkpoint has that
-    one's."""
+    """FLOPs of the unpruned model; a run with `Study.student` reports those of its student
+    instead."""
 
     def folder(self, number: int | None, engine: str) -> Path:
-        """Where `add` has written a model."""
+        """Folder into which `add` writes a model."""
         return self.scratch / f"{number}-{engine}"
 
     def add(self, number: int | None, model: Any, tokenizer: Any) -> None:
@@ -85,7 +86,7 @@ class Candidates:
         self.add(number, load_model(folder), Checkpoint(str(folder)).tokenizer)
 
     def classifier(self, number: int | None, engine: str, threads: int = 1) -> Classifier:
-        """A model that was written, opened."""
+        """Open a model that was written."""
         from objectives.delivery.classify import Classifier
 
         return Classifier(self.folder(number, engine), threads)
@@ -93,8 +94,8 @@ class Candidates:
     def judged(
         self, run: RunRecord, numbers: Sequence[int | None], *, keep: bool = False
     ) -> tuple[list[Member], GateRows]:
-        """Choose the fastest engine of each model, the unpruned one last and in all engines; `keep`
-        shows the times on the run's page. Raises RunError for a run without answers."""
+        """Score each model in its fastest engine; the unpruned one comes last, in all engines. With
+        `keep` the times go on the run's page. Raises RunError for a run without answers."""
         judged_rows = read_rows(run)
         if judged_rows is None:
             raise RunError(
@@ -121,7 +122,8 @@ class Candidates:
     def _fastest(
         self, run: RunRecord, numbers: Sequence[int | None], keep: bool
     ) -> list[tuple[int | None, Engine, float]]:
-        """Each number with its fastest engine and that one's milliseconds, None with all."""
+        """Number, fastest engine and its milliseconds; for the unpruned model one entry an
+        engine."""
         keys = [(number, engine) for number in numbers for engine in self.engines]
         texts = deployed.texts_of(self.inputs, "select")[:_TIMED]
         times = deployed.text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
@@ -143,7 +145,7 @@ class Candidates:
     def _keep(
         self, run: RunRecord, numbers: Sequence[int | None], times: NDArray[np.float64]
     ) -> None:
-        """Show milliseconds (texts, numbers x engines) on the page of the run."""
+        """Put milliseconds (texts, numbers x engines) on the page of the run."""
         names = {
             number: UNPRUNED if number is None else str(model_folder(run, number))
             for number in numbers
@@ -195,10 +197,10 @@ class Candidates:
         *,
         replace: bool = False,
     ) -> Deployed:
-        """Write what was chosen to `out`; a trial's model alone with all that an export has. What
-        it is worth is measured on the folder that was written. `promised` is the agreement of a
-        gate that was passed; otherwise the folder promises what its held-out answers show. With
-        `replace` it replaces what is there."""
+        """Write the chosen model or cascade to `out`; a single trial's model with all files of an
+        export. Its scores are measured on the written folder. `promised` is the agreement of a gate
+        that it passed; otherwise the folder promises what its held-out answers show. With `replace`
+        it replaces what is there."""
         served = self.scratch / "found"
         served.mkdir()
         self._write(served, found)
@@ -221,7 +223,7 @@ class Candidates:
         return done
 
     def _write(self, folder: Path, found: Cascade) -> None:
-        """A folder of one model, or of all that a cascade asks."""
+        """Write one model, or all stages of a cascade, to a folder."""
         names = _FOLDERS[len(found.stages)]
         stages: list[dict[str, Any]] = []
         for name, stage in zip(names, found.stages, strict=True):
@@ -236,7 +238,7 @@ class Candidates:
         deployed.write_classifier(folder, stages, settings["labels"])
 
     def _measured(self, folder: Path, out: Path, found: Cascade, rows: GateRows) -> Deployed:
-        """Measure the folder's answers to the held-out rows; it will lie at `out`."""
+        """Measure times and held-out answers of the folder, which will be moved to `out`."""
         from objectives.delivery.classify import Classifier
 
         texts = deployed.texts_of(self.inputs, "heldout")

@@ -1,9 +1,11 @@
 """`cascade`: models of a run in one folder, each asked where the one before it is unsure.
 
-The models are timed from text to label on the run's own texts; the cheapest cascade that meets
-the aim is written and measured again."""
+The models are timed from text to label on the run's own texts; the cheapest cascade that passes
+the gate is written and measured again."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,9 +24,56 @@ from reports.model_folders import kept_front
 from reports.speed import inputs_of, teacher_of
 
 FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")
-"""The engines of which each model has the faster one."""
-_AGREEMENT = 0.99  # aim where none is named
+"""Engines to choose from: each model takes the faster one."""
+_AGREEMENT = 0.99  # gate if none is named
 _MOST = 8  # models that are tried
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Condition that the written model or cascade must meet."""
+
+    name: str
+    """Argument that sets it: min_agreement, min_metric, min_metric_kept or max_ms."""
+    aim: float
+    metric: str
+
+    @classmethod
+    def of(cls, metric: str, agreement: float, aims: Mapping[str, float | None]) -> "Gate":
+        """Make the gate from the caller's arguments, by default this agreement. Raises RunError
+        for an invalid gate, or for several."""
+        given = {name: aim for name, aim in aims.items() if aim is not None}
+        if len(given) > 1:
+            raise RunError("name only one gate", *aims)
+        [(name, aim)] = (given or {"min_agreement": agreement}).items()
+        if name == "max_ms" and not aim > 0:
+            raise RunError(f"{aim:g} ms are too few", name)
+        if name != "max_ms" and not 0 < aim < 1:
+            why = "no number of texts can prove that" if aim == 1 else "it is not a share"
+            raise RunError(f"{aim:g} cannot be a gate: {why}; give one above 0 and below 1", name)
+        return cls(name, aim, metric)
+
+    def best(self, pairs: Sequence[CascadePair], most_ms: float = math.inf) -> Cascade | None:
+        """Choose the cheapest cascade that passes; for max_ms, the most agreeing within it and
+        `most_ms`. None if none passes."""
+        match self.name:
+            case "max_ms":
+                return most_agreeing_within(pairs, min(self.aim, most_ms))
+            case "min_metric":
+                return cheapest_keeping(pairs, self.aim)
+            case "min_metric_kept":
+                return cheapest_keeping(pairs, 0.0, self.aim)
+            case _:
+                return cheapest_agreeing(pairs, self.aim)
+
+    def text(self) -> str:
+        """Describe what passes, without the confidence."""
+        return {
+            "min_agreement": f"answers {self.aim:.1%} of all texts as the unpruned model does",
+            "min_metric": f"has {self.metric} >= {self.aim:g}",
+            "min_metric_kept": f"keeps {self.aim:.1%} of the {self.metric}",
+            "max_ms": f"takes at most {self.aim:g} ms",
+        }[self.name]
 
 
 def cascade(
@@ -35,8 +84,8 @@ def cascade(
     engine: Engine | None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Deployed:
-    """See `Run.cascade`; `aims` are by its parameters, `say` is told what is done."""
-    _check_aims(aims)
+    """See `Run.cascade`; `aims` are its arguments by name, `say` prints progress."""
+    gate = Gate.of(run.metric_name, _AGREEMENT, aims)
     if run.definition["task.metric"] == "pearson_spearman":
         raise RunError("a cascade needs a classifier; this run's models predict numbers")
     if study.task.multi_label:
@@ -58,47 +107,24 @@ def cascade(
             candidates.add_trial(run, trial.number)
         candidates.add(None, unpruned, inputs.tokenizer)
         members, rows = candidates.judged(run, [*(trial.number for trial in front), None])
-        chosen = _chosen(run, list(pairs_of(members, rows)), aims)
-        return candidates.deploy(run, chosen, rows, out, _agreement(aims))
+        chosen = _chosen(run, list(pairs_of(members, rows)), gate)
+        promised = gate.aim if gate.name == "min_agreement" else None
+        return candidates.deploy(run, chosen, rows, out, promised)
 
 
-def _check_aims(aims: Mapping[str, float | None]) -> None:
-    if sum(aim is not None for aim in aims.values()) > 1:
-        raise RunError("name only one aim", *aims)
-    for name, aim in aims.items():
-        if aim is not None and name != "max_ms" and not 0 < aim <= 1:
-            raise RunError(f"{aim:g} is not a share above 0 and at most 1", name)
-
-
-def _agreement(aims: Mapping[str, float | None]) -> float | None:
-    """The agreement that is aimed at; None if the aim is another."""
-    others = (aims["max_ms"], aims["min_metric"])
-    return None if any(others) else aims["min_agreement"] or _AGREEMENT
-
-
-def _chosen(
-    run: RunRecord, pairs: Sequence[CascadePair], aims: Mapping[str, float | None]
-) -> Cascade:
-    """The cheapest cascade that meets the aim, or the nearest of those that are cheap enough."""
-    if (most := aims["max_ms"]) is not None:
-        name, aim, cascade = (
-            "max_ms",
-            f"takes at most {most:g} ms",
-            most_agreeing_within(pairs, most),
-        )
-        fastest = min((pair.small.cost for pair in pairs), default=np.nan)
-        nearest = f"the fastest model alone takes {fastest:.2f} ms"
-    elif (metric := aims["min_metric"]) is not None:
-        name, cascade = "min_metric", cheapest_keeping(pairs, metric)
-        aim = f"has {run.metric_name} >= {metric:g} with 95% confidence"
-        nearest = f"the unpruned model has {run.unpruned.metric:.4f} on the selection split"
-    else:
-        name, share = "min_agreement", _agreement(aims) or _AGREEMENT
-        cascade = cheapest_agreeing(pairs, share)
-        aim = f"answers {share:.1%} of all texts as the unpruned model does, with 95% confidence"
-        nearest = "the selection split has too few rows to say so; ask for less"
+def _chosen(run: RunRecord, pairs: Sequence[CascadePair], gate: Gate) -> Cascade:
+    """Choose the cheapest cascade that passes. Raises RunError if none does, or none is needed."""
+    cascade, aim = gate.best(pairs), gate.text()
+    if gate.name != "max_ms":
+        aim += " with 95% confidence"
     if cascade is None:
-        raise RunError(f"'{run.folder}': no cascade {aim}: {nearest}", name)
+        fastest = min((pair.small.cost for pair in pairs), default=np.nan)
+        nearest = {
+            "max_ms": f"the fastest model alone takes {fastest:.2f} ms",
+            "min_metric": f"the unpruned model has {run.unpruned.metric:.4f} on selection",
+            "min_agreement": "the selection split has too few rows to prove it; ask for less",
+        }[gate.name]
+        raise RunError(f"'{run.folder}': no cascade {aim}: {nearest}", gate.name)
     unpruned_costs = [pair.large.cost for pair in pairs if pair.large.number is None]
     first, *others = cascade.stages
     alone = first.number is None and not others  # the unpruned one in another engine
@@ -106,12 +132,12 @@ def _chosen(
         raise RunError(
             f"'{run.folder}': no cascade that {aim} is faster than the unpruned model alone, which "
             f"takes {cascade.cost if alone else max(unpruned_costs):.2f} ms; ask for less",
-            name,
+            gate.name,
         )
     if not others:
         raise RunError(
             f"'{run.folder}': no cascade is needed: {named(first.number, first.engine)} "
             f"alone {aim}, in {cascade.cost:.2f} ms; export it with ONNX",
-            name,
+            gate.name,
         )
     return cascade

@@ -69,7 +69,7 @@ def _options(
 
 
 def _again(context: typer.Context) -> str:
-    """The command at work, as a shell takes it."""
+    """The running command, quoted for a shell."""
     return shlex.join(["maskfront", *context.obj])
 
 

@@ -1,4 +1,4 @@
-"""`compress`: a small and fast model out of a classifier and a file of texts, in some minutes.
+"""`compress`: from a classifier and a file of texts to a small and fast model in minutes.
 
 A study of cuts, cells and a distilled cut; the fastest of its models that passes a gate is written,
 alone or as a cascade."""
@@ -18,12 +18,7 @@ from rich.console import Console
 
 from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of, spread
-from objectives.combining.gate import (
-    cheapest_agreeing,
-    cheapest_keeping,
-    most_agreeing_within,
-    needed_rows,
-)
+from objectives.combining.gate import needed_rows
 from objectives.combining.members import GateRows, Member
 from objectives.device import choose_device
 from objectives.engines.serving import check_engine
@@ -37,7 +32,7 @@ from objectives.workbench.inputs import Inputs, check_lengths
 from objectives.workbench.teacher import Teacher, constant_metric, ready
 from orchestrator.command import planning
 from orchestrator.command.candidates import Candidates, Say
-from orchestrator.command.cascading import FASTER
+from orchestrator.command.cascading import FASTER, Gate
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
@@ -50,8 +45,8 @@ from reports.figures.compressed import files_below, read_choice
 from reports.page.page import write_report
 
 GATE = 0.95
-"""Share of the texts that are answered as before, unless another gate is named. int8 alone changes
-an answer in a hundred, and a few hundred texts know a share to within two hundredths."""
+"""Share of answers to keep where no gate is named. int8 alone changes one answer in a hundred, and
+a few hundred texts measure a share to within two hundredths."""
 _MODELS = Path("runs/models")
 _FEWEST = 20  # texts: fewer tell no two models apart
 # Share of the time in which the unpruned model answers texts; those beyond it are left out.
@@ -66,75 +61,26 @@ class Compressed:
     """Result of `compress`: the chosen model, its gate, and the run with all candidates."""
 
     run: Run
-    """All that was tried: its report.html shows it."""
+    """Run with all candidates; its report.html shows them."""
     deployed: Deployed
-    """The folder, and what it is worth on texts that nothing saw."""
+    """Written folder, with its scores on held-out texts."""
     passed: bool
-    """Whether it passed the gate; otherwise it is the nearest."""
+    """Whether the model passed the gate; otherwise it is the nearest."""
     seconds: float
-    """That it all took."""
+    """Duration of the call."""
     advice: tuple[str, ...]
-    """Uses of more minutes or more texts."""
-
-
-@dataclass(frozen=True)
-class _Gate:
-    """Test that a model must pass to be written."""
-
-    name: str
-    """The argument of `compress` that states it."""
-    aim: float
-    named: tuple[str, ...]
-    """The arguments that the caller gave."""
-    metric: str
-
-    @classmethod
-    def of(cls, metric: str, **aims: float | None) -> _Gate:
-        """The gate that is named, or the default one. Raises RunError for one that is none."""
-        given = {name: aim for name, aim in aims.items() if aim is not None}
-        if len(given) > 1:
-            raise RunError("name only one gate", *aims)
-        [(name, aim)] = (given or {"min_agreement": GATE}).items()
-        if name == "max_ms" and not aim > 0:
-            raise RunError(f"{aim:g} ms are too few", name)
-        if name != "max_ms" and not 0 < aim < 1:
-            why = "no number of texts can prove that" if aim == 1 else "it is not a share"
-            raise RunError(f"{aim:g} cannot be a gate: {why}; give one above 0 and below 1", name)
-        if metric not in OF_CLASSES:
-            raise RunError(f"no metric '{metric}'; choose one of {', '.join(OF_CLASSES)}", "metric")
-        if metric != "accuracy" and name != "min_metric_kept":
-            raise RunError(
-                f"'{metric}' is counted by no gate; name the share to keep", "min_metric_kept"
-            )
-        return cls(name, aim, tuple(given), metric)
-
-    def judge(self, label: str) -> dict[str, str]:
-        """Label and metric of a task where it reads labels, else nothing."""
-        return {"label": label, "metric": self.metric} if self.name == "min_metric_kept" else {}
-
-    def text(self, texts: int, passed: bool) -> str:
-        """Put the promise in words."""
-        promise = {
-            "min_agreement": f"to answer {self.aim:.1%} of all texts as the unpruned model does",
-            "min_metric_kept": f"to keep {self.aim:.1%} of the {self.metric}",
-            "max_ms": f"to take {self.aim:g} ms or less",
-        }[self.name]
-        if self.name != "max_ms":
-            rows = planning.RoleSizes.of(texts).vouching
-            promise += f", with 95% confidence on {rows:,} texts"
-        does = "It passes the gate" if passed else "It is the nearest, and does not pass the gate"
-        return f"{does}: {promise}."
+    """Lines that say what more minutes or more texts would bring."""
 
 
 class _SaysOnce(Console):
-    """A terminal to which the rounds do not repeat what they say of the data and the models."""
+    """Console that prints each line about data and models once, though every round repeats it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._said: set[str] = set()
 
     def out(self, *objects: Any, **options: Any) -> None:
-        """Print a line that is new, or that of a step, which begins with a space."""
+        """Print a line if it is new; lines of steps, which begin with a space, always."""
         line = str(objects[0])
         if line.startswith(" ") or line not in self._said:
             super().out(*objects, **options)
@@ -214,15 +160,15 @@ def compress(
     def left() -> float:
         return began + total - time.monotonic()
 
-    gate = _Gate.of(
-        metric, min_agreement=min_agreement, min_metric_kept=min_metric_kept, max_ms=max_ms
-    )
+    aims = {"min_agreement": min_agreement, "min_metric_kept": min_metric_kept, "max_ms": max_ms}
+    gate = _gate(metric, aims)
     out = Path(out)
     if not (out / "classifier.json").is_file():
         check_free(out)
     check_engine(FASTER[-1], "cpu")
     model = str(model) if isinstance(model, str | Path) else str(save_in(_MODELS, model))
-    judge = gate.judge(label)
+    reads_labels = gate.name == "min_metric_kept"
+    judge = {"label": label, "metric": metric} if reads_labels else {}
     form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
     columns = {"text": text, **form}
     small = None if student is None else str(student)
@@ -271,8 +217,8 @@ def compress(
             promised = gate.aim if gate.name == "min_agreement" and passed else None
             # Asked again, as somebody may have put a file there in these minutes.
             deployed = candidates.deploy(run, cascade, rows, out, promised, replace=is_own())
-            promise = gate.text(texts, passed)
-            choice_of(deployed, run.metric_name, promise, members, rows).keep(run)
+            verdict = _verdict(gate, texts, passed)
+            choice_of(deployed, run.metric_name, verdict, members, rows).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
     advice = (*fewer, *planning.advice(run, texts))
@@ -289,7 +235,7 @@ def _tried(
     console: Console | None,
     say: Say,
 ) -> Run:
-    """The run, with trials of these knobs beside those that it has, as far as the seconds go."""
+    """Launch trials with these knobs beside the run's earlier ones, as far as the seconds go."""
     folder = Path("runs") / study.name
     earlier = run_in(folder)
     had = [dict(trial.knobs) for trial in earlier.finished] if earlier else []
@@ -309,14 +255,38 @@ def _tried(
         return run
 
 
+def _gate(metric: str, aims: Mapping[str, float | None]) -> Gate:
+    """Make the gate. Raises RunError for an invalid one, and a metric that it does not count."""
+    gate = Gate.of(metric, GATE, aims)
+    if metric not in OF_CLASSES:
+        raise RunError(f"no metric '{metric}'; choose one of {', '.join(OF_CLASSES)}", "metric")
+    if metric != "accuracy" and gate.name != "min_metric_kept":
+        raise RunError(
+            f"'{metric}' is counted by no gate; name the share to keep", "min_metric_kept"
+        )
+    return gate
+
+
+def _verdict(gate: Gate, texts: int, passed: bool) -> str:
+    """Say what the gate promises and whether it was passed."""
+    promise = gate.text()
+    if gate.name != "max_ms":
+        rows = planning.RoleSizes.of(texts).vouching
+        promise += f", with 95% confidence on {rows:,} texts"
+    if passed:
+        return f"It passes the gate: it {promise}."
+    return f"It is the nearest, and does not pass the gate that it {promise}."
+
+
 def _seconds(minutes: float) -> float:
     if not 0 < minutes < math.inf:
         raise RunError(f"{minutes:g} minutes are too few; allow at least one", "minutes")
     return 60 * minutes
 
 
-def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nearest: bool) -> None:
-    """Raise RunError where no model can pass, or where labels would narrow what the model says."""
+def _check_reach(study: Study, inputs: Inputs, texts: int, gate: Gate, take_nearest: bool) -> None:
+    """Raise RunError if no model can pass the gate, or if the labels have fewer classes than the
+    model."""
     gated = gate.name != "max_ms" and not take_nearest
     if gated and needed_rows(gate.aim, planning.RoleSizes.of(texts).vouching) is None:
         more = planning.more_texts(1.0, gate.aim, texts)
@@ -324,7 +294,7 @@ def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nea
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
             f"({gate.aim:g}); give {f'about {more:,} ' if more else ''}more texts, ask for less, "
             "or take the nearest",
-            *gate.named,
+            gate.name,
             "take_nearest",
         )
     outputs, labels = Checkpoint(study.teacher.name).outputs, inputs.text.label_names
@@ -338,7 +308,7 @@ def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nea
 
 
 def _check_worth(study: Study, inputs: Inputs, run: Run) -> None:
-    """Raise UserError for a model that is not clearly better on the labels than one answer."""
+    """Raise UserError for a model that is not clearly better than a constant answer."""
     rows, names = read_rows(run), inputs.text.label_names
     if rows is None or not study.task.labelled:
         return
@@ -367,9 +337,9 @@ def _study(
     seconds: float,
     say: Say,
 ) -> tuple[Study, int, planning.AnswerTimes, list[str]]:
-    """The study without trials, the texts that it uses, how fast the models answer, and a line that
-    says why not all are used, if so. `judge`: label and metric of a gate that
-    reads labels, else none."""
+    """Make the study without trials. Also returns the number of texts used, the models' speed, and
+    a line that says why not all texts are used, if so. `judge`: label and metric of a gate that
+    reads labels."""
     source = Path(data).name if isinstance(data, str | Path) else "the rows"
     settings: dict[str, Any] = {"name": source, "metric": "agreement", "max_length": max_length}
     if isinstance(data, str | Path):
@@ -423,7 +393,7 @@ def _study(
 def _chosen(
     members: Sequence[Member],
     rows: GateRows,
-    gate: _Gate,
+    gate: Gate,
     texts: int,
     take_nearest: bool,
 ) -> tuple[Cascade, bool]:
@@ -433,12 +403,7 @@ def _chosen(
     unpruned = next(
         member for member in members if (member.number, member.engine) == (None, FASTER[0])
     )
-    if gate.name == "max_ms":
-        cascade = most_agreeing_within(pairs, min(gate.aim, 0.999 * unpruned.cost))
-    elif gate.name == "min_metric_kept":
-        cascade = cheapest_keeping(pairs, 0.0, gate.aim)
-    else:
-        cascade = cheapest_agreeing(pairs, gate.aim)
+    cascade = gate.best(pairs, 0.999 * unpruned.cost)
     if cascade is not None and cascade.cost < unpruned.cost:
         return cascade, True
     faster = (pair for pair in pairs if pair.small.cost < unpruned.cost)
@@ -458,15 +423,14 @@ def _chosen(
     if take_nearest:
         return nearest, False
     if gate.name == "min_agreement":
-        what = f"answers {gate.aim:.1%} of all texts as the unpruned model does"
         reached = nearest.agreement
         more = planning.more_texts(reached, gate.aim, texts)
     else:
-        what = f"keeps {gate.aim:.1%} of the {rows.metric}"
         reached = nearest.metric / max(rows.value("select", rows.original["select"]), 1e-9)
         more = None
     raise RunError(
-        f"no model {what}, with 95% confidence on {planning.RoleSizes.of(texts).vouching} texts; "
+        f"no model {gate.text()}, with 95% confidence on "
+        f"{planning.RoleSizes.of(texts).vouching} texts; "
         f"the nearest, {named(nearest.stages[0].number, nearest.stages[0].engine)}, reaches "
         f"{reached:.1%}: "
         + (f"about {more:,} more texts would be enough; " if more else "")

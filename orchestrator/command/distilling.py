@@ -1,5 +1,5 @@
-"""`distil`: from a pretrained model and a file of text to a smaller pretrained model, a checkpoint
-that any study can name as its student."""
+"""`distil`: from a pretrained model and raw text to a smaller pretrained model, a checkpoint that
+any study can name as its student."""
 
 import math
 from collections.abc import Sequence

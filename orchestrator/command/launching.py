@@ -1,4 +1,4 @@
-"""`launch`: run a study and show it, from Python as from the command line."""
+"""`launch`: run a study and report on it, from Python or the command line."""
 
 import sys
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def launch(
 
 
 def _command() -> str:
-    """How the process at work was started; without arguments, which may hold anything."""
+    """How this process was started, without arguments, which may hold secrets."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None:
         return f"python -m {main.__spec__.name}"
@@ -128,13 +128,13 @@ def _command() -> str:
 
 
 def _shown(file: Path) -> str:
-    """The path from here, or the name: a report tells no home directory."""
+    """Relative path of a file, or its name: a report reveals no home directory."""
     here, file = Path.cwd(), file.absolute()
     return str(file.relative_to(here)) if file.is_relative_to(here) else file.name
 
 
 def _source(study: Study, file: Path | None) -> str:
-    """The text of the file that defines the study; without one, as in a notebook, that itself."""
+    """Text of the file that defines the study; in a notebook its repr."""
     if file is None:
         return f"study = {pformat(study, width=100)}\n"
     return file.read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Parts of a verb: options, read from the Python function that it calls, and its end at Ctrl-C."""
+"""Options of the command line, read from the Python function that a command calls; Ctrl-C."""
 
 import ast
 import inspect
@@ -126,7 +126,7 @@ def _options(source: str) -> Iterator[inspect.Parameter]:
 
 
 def _declaration(module: str, name: str) -> ast.FunctionDef:
-    """Find a function, or a method "Class.name", in the text of its module.
+    """Find a function, or a method "Class.name", in the source of its module.
 
     Its module is not imported: help must not wait for torch.
     """

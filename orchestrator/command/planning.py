@@ -75,21 +75,21 @@ _DISTILLED = 0.25
 _WORDS, _SECOND_BLOCK = 0.4, 1.5
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
 ROUNDS = 4
-"""Plans at most: each knows better than the one before how long things take here."""
+"""Most plans of a call: each has better measurements of how long training takes here."""
 
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """Seconds that models need to answer one text, in batches on the device that trains."""
+    """Seconds to answer one text, in batches on the device that trains."""
 
     teacher: float
     student: float | None = None
-    """Of a checkpoint that learns the answers, if one is named."""
+    """Seconds of the checkpoint that `student` names, if any."""
 
 
 @dataclass(frozen=True)
 class RoleSizes:
-    """Rows of each role."""
+    """Number of rows of each role."""
 
     train: int
     alpha: int
@@ -108,7 +108,7 @@ class RoleSizes:
 
     @property
     def vouching(self) -> int:
-        """Rows that say whether a gate is passed."""
+        """Number of rows that decide whether a gate is passed."""
         return vouching(self.select)
 
 
@@ -139,7 +139,8 @@ def affordable(texts: int, most: float) -> int:
 
 
 def more_texts(reached: float, share: float, texts: int) -> int | None:
-    """How many more texts the gate would need at the same share; None if no number would do."""
+    """Number of further texts with which a model of this share would pass; None if no number would
+    do."""
     for more in (int(texts * 1.1**power) for power in range(1, 60)):
         rows = RoleSizes.of(more).vouching
         needed = needed_rows(share, rows)
@@ -215,7 +216,7 @@ def _of_student(speed: AnswerTimes, seconds: float, train: int) -> list[tuple[Kn
 
 
 def advice(run: RunRecord, texts: int) -> list[str]:
-    """Name the use of more texts or more minutes."""
+    """Say what more texts or more minutes would bring."""
     if texts < _ENOUGH:
         return [
             f"with {_ENOUGH:,} texts or more (these are {texts:,}) compress also trains small "

@@ -90,7 +90,8 @@ def polish(
 def _study(
     run: RunRecord, study: Study, out: Path, trials: Sequence[int] | None, epochs: float
 ) -> Study:
-    """Each of its trials polishes one of the run; those that `out` holds already stay in it."""
+    """Study whose trials each polish one trial of the run; those that `out` holds already stay in
+    it."""
     if study.name != run.name:
         raise RunError(f"'{run.folder}' is a run of '{run.name}', not of '{study.name}'")
     if trials is None:
@@ -137,8 +138,8 @@ def _is_cut(run: RunRecord, number: int) -> bool:
 
 
 def _loss(study: Study) -> Loss:
-    """That of `Polish`, unless the teacher has nothing but answers, or all methods learn from these
-    alone."""
+    """Loss of `Polish`; "prediction" if the teacher has nothing but answers, or if all methods of
+    the study learn from answers alone."""
     if only_answers_of(study.teacher, study.student):
         return "prediction"
     settings = [value for method in study.methods.values() for value in vars(method).values()]

@@ -1,4 +1,4 @@
-"""Verbs of the command line that read a run or a model and change neither."""
+"""Commands that read a run or a model and change neither."""
 
 import json
 from collections.abc import Sequence
@@ -139,8 +139,8 @@ def _front(run: RunPath, as_json: AsJson = False) -> None:
 
 
 def show_front(run: "RunRecord", console: Console) -> None:
-    """The front as a table; below it which model to take, how sure that is, and what to expect of
-    it on other rows."""
+    """Print the front, the recommended model, how sure that is, and the metric to expect on other
+    rows."""
     from orchestrator.command.run import front_table
     from reports.pareto import pareto_view
     from reports.recommended import answer, certainty, expected_of, recommended

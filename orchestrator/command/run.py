@@ -1,4 +1,4 @@
-"""`Run`: what a launch returns and a folder holds, with all that people do with it."""
+"""`Run`: the result of a launch, read from its folder, with everything a user does with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDE = 200  # of a line that nobody breaks
 
 
 class Run(RunRecord):
-    """A run as it stood when it was read: its trials, its front, and what can be made of them.
+    """Snapshot of a run: its trials, its front, and what can be made of them.
 
     A notebook shows it as the table of its front, and so does `print`.
     """
@@ -265,7 +265,7 @@ def run_of(record: RunRecord) -> Run:
 
 
 def run_in(folder: Path) -> Run | None:
-    """None where there is no run, or one that was cut off before its first trial."""
+    """Read a run; None if there is none, or if it ended before its first trial."""
     try:
         return load_run(folder)
     except RunError:
@@ -273,8 +273,8 @@ def run_in(folder: Path) -> Run | None:
 
 
 def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """The front for people: title, columns, and a row for each model by rising cost; then those of
-    the unpruned model and, where it is known, of words alone (tf-idf)."""
+    """The front as text: title, columns, a row for each model by rising cost, then the unpruned
+    model and, if known, tf-idf."""
     unpruned = run.unpruned
     title = f"{run.name}: {run.objective_name} against {unpruned.cost_name}"
     ratio = f"{unpruned.cost_name} ratio"
@@ -290,7 +290,7 @@ def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ..
 
 
 def front_table(run: RunRecord) -> Table:
-    """`front_rows`, those of the front above a line."""
+    """`front_rows` as a table with a line below the front."""
     from rich.table import Table
     from rich.text import Text
 

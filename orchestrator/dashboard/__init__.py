@@ -1,1 +1,1 @@
-"""optuna-dashboard on runs: what it may see, and may not do."""
+"""optuna-dashboard for runs: what it shows, and what it must not do."""

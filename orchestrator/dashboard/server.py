@@ -1,4 +1,4 @@
-"""optuna-dashboard on a run, on a folder of runs, or on a storage; served to this machine alone."""
+"""Serve optuna-dashboard for a run, a folder of runs or a storage, on this machine only."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -69,7 +69,7 @@ def application(source: str | Path) -> App:
         return read_storage(url)
 
     def readable() -> dict[Path, Source]:
-        """The study of each run; of many, one that is damaged hides no other."""
+        """Studies of all runs that can be read; a damaged one hides no other."""
         sources, errors = {}, []
         for run in runs_in(folder):
             try:
@@ -100,7 +100,7 @@ def application(source: str | Path) -> App:
 
 
 def _file_of(url: str) -> object:
-    """Which file a storage is, if it is one: a run that is deleted may be followed by another."""
+    """Identity of a storage's file, if it has one: a new run may replace a deleted one."""
     if not is_file(url):
         return None
     with suppress(FileNotFoundError):

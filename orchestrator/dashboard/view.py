@@ -1,4 +1,4 @@
-"""Studies as optuna-dashboard should see them, and the guard between it and a browser."""
+"""Storage that optuna-dashboard reads, and the guard between it and a browser."""
 
 import json
 import re
@@ -41,7 +41,7 @@ _NOTES = re.compile(r"dashboard:(\d+:)?note_(ver|str:\d+)")
 
 @dataclass(frozen=True)
 class Source:
-    """A storage, or one study of a storage that holds those of other runs too."""
+    """A storage; or one study of a storage that holds other runs, too."""
 
     storage: BaseStorage
     study_name: str | None = None  # of the only run that is looked at; None if all are
@@ -53,7 +53,7 @@ class Source:
 
 
 Sources = Mapping[str, Source]
-"""Sources by what to call their studies; an empty name leaves a study its own."""
+"""Sources by the name to show; with an empty name a study keeps its own."""
 
 
 class DashboardView(BaseStorage):
@@ -167,7 +167,7 @@ update_abstractmethods(DashboardView)  # type: ignore[type-abstract]
 
 
 class ArtifactsView:
-    """The artifacts of several stores, to look at. `find` gives the stores."""
+    """Read-only artifacts of several stores, which `find` returns."""
 
     def __init__(self, find: Callable[[], Sequence[Any]]):
         self._find = find
@@ -205,14 +205,14 @@ _SAFE = [
 
 @dataclass(frozen=True)
 class _Known:
-    """A study as it was answered last, without its trials."""
+    """Study as it was last sent to the browser, without its trials."""
 
     state: object
     headers: list[tuple[str, str]]
     study: dict[str, Any]
     trials: int
     ended: int
-    """How many of the first trials have ended, and are as they were."""
+    """Number of the first trials that have ended and cannot change."""
 
 
 def guarded(app: App, state: Callable[[], object], forget: Callable[[], object]) -> App:
@@ -265,8 +265,8 @@ def _detail(
     answered: dict[str, _Known],
     state: object,
 ) -> Iterable[bytes]:
-    """A study with its best trials among the feasible ones, which may be older than those that the
-    browser lacks. Trials are asked for that it lacks, or that ran when it was last asked."""
+    """Answer with a study, its best trials among the feasible ones, and the trials that the browser
+    lacks or that were running when it last asked."""
     query = re.fullmatch(r"after=(\d+)", environ.get("QUERY_STRING", ""))
     after, path, trials = int(query[1]) if query else 0, environ["PATH_INFO"], []
     answer, first = answered.get(path), 0
@@ -293,7 +293,7 @@ def _detail(
 
 
 def _asked(app: App, environ: Environ) -> tuple[dict[str, Any], bytes]:
-    """Status and headers, and the body, of what the dashboard answers."""
+    """Call the dashboard: status and headers, and the body."""
     response: dict[str, Any] = {}
 
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:

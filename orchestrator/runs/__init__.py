@@ -1,1 +1,1 @@
-"""A run on disk, for those who write it and those who read it."""
+"""A run on disk: its files, records and results."""

@@ -1,4 +1,4 @@
-"""The answers of a run's models on the rows that judge them, as files.
+"""Logits of a run's models on the selection and held-out rows, as files.
 
 Cascades, ensembles and paired comparisons are computed from these, without running a model again.
 Float32, so that the likeliest class is the one that was scored. Imports no torch.
@@ -32,13 +32,13 @@ _ROUNDING = 0.01
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """The rows that judge the models of a run: labels, and the answers of the unpruned model."""
+    """Labels of the selection and held-out rows, and the unpruned model's logits on them."""
 
     labels: Mapping[str, NDArray[Any]]
     """(rows,) of "select" and "heldout": int64, classes; or float32, numbers. Where the task has
     none, the classes that the teacher named."""
     unpruned: Mapping[str, Logits]
-    """Logits of the teacher in the engine of the study."""
+    """Logits of the teacher in the study's engine."""
 
 
 def write_rows(
@@ -47,8 +47,7 @@ def write_rows(
     unpruned: Mapping[str, Logits],
     teachers: Mapping[str, Logits],
 ) -> None:
-    """Keep what `read_rows` and `check_teachers` read, unless it is there already. Raises
-    OSError."""
+    """Write what `read_rows` and `check_teachers` read, unless it exists. Raises OSError."""
     if _read(folder.rows):
         return
     arrays = {f"labels.{role}": labels[role] for role in _ROLES}
@@ -75,7 +74,8 @@ def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
 
 
 def read_rows(run: RunRecord) -> JudgedRows | None:
-    """None for a run of an earlier version, which kept none, and if the file is damaged."""
+    """Read labels and the unpruned model's logits; None if an earlier version kept none, or if the
+    file is damaged."""
     arrays = _read(RunFolder(run.folder).rows)
     try:
         rows = JudgedRows(
@@ -94,8 +94,7 @@ def write_answers(file: Path, answers: Mapping[str, Logits]) -> None:
 
 
 def read_answers(run: RunRecord, trial: int) -> dict[str, Logits] | None:
-    """The logits of a trial's model on "select" and "heldout"; None as with `read_rows`, and if
-    they are not of these rows."""
+    """Read the logits of a trial's model; None if they are missing or not of these rows."""
     folder = RunFolder(run.folder)
     arrays = _read(folder.answers(trial))
     try:
@@ -107,9 +106,9 @@ def read_answers(run: RunRecord, trial: int) -> dict[str, Logits] | None:
 
 
 def other_values(run: RunRecord, metric: Metric | OwnMetric) -> dict[int, dict[str, float]]:
-    """Judge the kept answers of finished trials by another metric: its value on "select" and
-    "heldout" by trial, without those whose answers are gone. Raises RunError for a run of numbers
-    or of several labels a text, and for one that kept no answers."""
+    """Score the kept logits of finished trials by another metric: its value on "select" and
+    "heldout" by trial, without trials whose logits are gone. Raises RunError for regression, for
+    several labels a text, and for a run that kept no logits."""
     if not callable(metric) and metric not in OF_CLASSES:
         names = ", ".join(OF_CLASSES)
         raise RunError(f"no metric '{metric}'; choose {names}, or a function", "metric")

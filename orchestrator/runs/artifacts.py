@@ -67,8 +67,8 @@ class LinkingStore(FileSystemArtifactStore):
 
 @cache
 def bucket_store(url: str) -> Boto3ArtifactStore:
-    """The store of s3://BUCKET. Address and keys are boto3's own: AWS_ENDPOINT_URL and the like.
-    Raises RunError for another URL, and where boto3 is missing."""
+    """Open s3://BUCKET; boto3 takes address and keys from AWS_ENDPOINT_URL and the like. Raises
+    RunError for another URL, and if boto3 is missing."""
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc or parts.path.strip("/"):
         raise RunError(f"'{url}' must be s3://BUCKET, without a path", "artifacts")
@@ -86,8 +86,8 @@ def bucket_store(url: str) -> Boto3ArtifactStore:
 
 
 def set_artifact_store(optuna_study: optuna.Study, url: str | None) -> None:
-    """Remember where the artifacts of a study go, if a launch says it; all workers read it there.
-    Raises RunError if the bucket does not answer, or if they went elsewhere so far."""
+    """Record where the artifacts of a study go, if the launch names a bucket; all workers read it
+    there. Raises RunError if the bucket does not answer, or if artifacts went elsewhere so far."""
     address = optuna_study.user_attrs.get(ARTIFACTS)
     if url is None or url == address:
         return
@@ -112,7 +112,7 @@ def set_artifact_store(optuna_study: optuna.Study, url: str | None) -> None:
 
 
 def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[Any]:
-    """Where the artifacts of a study with these attributes can be read."""
+    """Stores from which the artifacts of a study with these attributes can be read."""
     stores: list[Any] = [] if folder is None else [LinkingStore(folder.artifacts)]
     url = as_type(str | None, attributes.get(ARTIFACTS), f"the study's {ARTIFACTS}")
     return [*stores, bucket_store(url)] if url else stores
@@ -121,8 +121,8 @@ def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[A
 def upload(
     files: Sequence[Path], trial: optuna.Trial, optuna_study: optuna.Study, folder: RunFolder
 ) -> str:
-    """Make the files of a trial its artifacts; what went wrong with a bucket, or nothing: they lie
-    in the run folder too, so that a bucket that is away costs no trial."""
+    """Upload the files of a trial as artifacts; returns what went wrong with a bucket, or "". The
+    files lie in the run folder, too, so a bucket that is away costs no trial."""
     url = optuna_study.user_attrs.get(ARTIFACTS)
     try:
         store = _store_at(url, folder)
@@ -139,7 +139,7 @@ def upload(
 def remove_artifacts(
     trial: FrozenTrial | optuna.Trial, optuna_study: optuna.Study, folder: RunFolder
 ) -> None:
-    """Remove the artifacts of a trial that failed. In a bucket that is away they stay."""
+    """Remove the artifacts of a failed trial. They stay in a bucket that is away."""
     metas = get_all_artifact_meta(trial, storage=storage_of(optuna_study))
     with suppress(Exception):  # boto3 has a class for each thing that may be wrong
         store = _store_at(optuna_study.user_attrs.get(ARTIFACTS), folder)
@@ -150,5 +150,5 @@ def remove_artifacts(
 
 
 def _store_at(url: str | None, folder: RunFolder) -> LinkingStore | Boto3ArtifactStore:
-    """The bucket, or if it is None that of the run folder."""
+    """Store of the bucket, or of the run folder if `url` is None."""
     return LinkingStore(folder.artifacts) if url is None else bucket_store(url)

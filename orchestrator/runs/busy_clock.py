@@ -1,4 +1,4 @@
-"""The time in which a study was at work."""
+"""Time in which a study was running."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from orchestrator.runs.records import TrialRecord
 
 
 class BusyClock:
-    """Seconds in which at least one trial ran, up to a moment (seconds since 1970): the night
-    between two launches is left out. False if no trial has a time."""
+    """Seconds in which at least one trial ran, up to a moment (seconds since 1970), so that the
+    night between two launches does not count. False if no trial has a time."""
 
     def __init__(self, trials: Sequence[TrialRecord]):
         times = [time for t in trials for time in (t.started, t.ended) if time is not None]
@@ -30,7 +30,7 @@ class BusyClock:
 
     @property
     def now(self) -> float:
-        """Seconds up to the last thing that is known."""
+        """Seconds up to the last recorded moment."""
         return self._before[-1]
 
     def __bool__(self) -> bool:

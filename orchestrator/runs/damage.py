@@ -14,21 +14,21 @@ _NEEDED = ("architecture.json", "result.json")
 
 
 def damaged_trials(run: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
-    """A line on each damaged file of these trials."""
+    """Lines on the damaged files of these trials, by number."""
     lines_of = {number: damages(RunFolder(run).trial(number)) for number in numbers}
     return {number: lines for number, lines in lines_of.items() if lines}
 
 
 def damages(folder: Path) -> list[str]:
-    """A line on each damaged file of a trial, by its path in `folder`, and on what one that is
-    there lacks."""
+    """Lines on the damaged files of a trial, by path within `folder`, and on missing files that it
+    needs."""
     gone = [name for name in _NEEDED if folder.is_dir() and not (folder / name).exists()]
     files = [*folder.glob("*"), *folder.glob("*/**/*")]  # a model may be a link
     return [f"{name} is gone" for name in gone] + damaged_files(folder, files)
 
 
 def damaged_files(folder: Path, files: Iterable[Path]) -> list[str]:
-    """The lines on files alone."""
+    """Lines on the damaged files among `files`."""
     lines = []
     for file in sorted(files):
         try:

@@ -1,5 +1,4 @@
-"""Values that come from JSON, checked where they are read: a run folder may be damaged, another
-version's or a stranger's."""
+"""Check values read from JSON: a run folder may be damaged, another version's or a stranger's."""
 
 import json
 from collections.abc import Mapping
@@ -14,12 +13,12 @@ from orchestrator.errors import RunError
 
 Record = TypeVar("Record")
 REMEDY = "; restore it from a copy"
-"""Ending of each error here."""
+"""Ending of each error message."""
 _HUGE = 1e100  # what JSON may say and no number of a run is; to compute with it overflows
 
 
 def read_json(file: Path) -> Any:
-    """The content of a JSON file. Raises RunError if it is damaged, and FileNotFoundError."""
+    """Read a JSON file. Raises RunError if it is damaged, and FileNotFoundError."""
     try:
         return json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -27,8 +26,8 @@ def read_json(file: Path) -> Any:
 
 
 def as_type(hint: Any, value: Any, where: str) -> Any:
-    """The value, with tuples for lists. Raises RunError, which says `where` it is from, if it is
-    not of this type."""
+    """Convert a value to this type, lists to tuples. Raises RunError, which names `where` it is
+    from, if it does not fit."""
     try:
         value = _frozen(value)
         right = wanted(hint, value)
@@ -42,8 +41,8 @@ def as_type(hint: Any, value: Any, where: str) -> Any:
 
 
 def as_record(kind: type[Record], value: Any, where: str) -> Record:
-    """A dataclass of the keys that it knows: a newer version may have written more. Raises RunError
-    as `as_type`, and if there are too few."""
+    """Make a dataclass of the keys that it has; others are ignored, as a newer version may have
+    written more. Raises RunError as `as_type`, and if a key is missing."""
     document = value if isinstance(value, dict) else as_type(Mapping[str, Any], value, where)
     types, values = types_of(kind), {}
     for field in fields(kind):  # type: ignore[arg-type]  # a class of a dataclass

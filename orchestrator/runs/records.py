@@ -1,5 +1,5 @@
-"""Finished trials as plain rows: the one module through which fronts and reports read a run. It
-imports no torch, so that a front opens in a second."""
+"""Trials as plain rows: the only module through which fronts and reports read a run. It imports no
+torch, so that a front opens in a second."""
 
 import gc
 import math
@@ -67,7 +67,7 @@ _STATES: dict[TrialState, State] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """A trial of a run that was started, finished or not."""
+    """Trial of a run that was started, finished or not."""
 
     number: int
     state: State
@@ -75,24 +75,25 @@ class TrialRecord:
     result: TrialResult | None
     failure: str | None
     started: float | None = None
-    """In seconds since 1970."""
+    """Start in seconds since 1970."""
     ended: float | None = None
-    """The same; of a trial whose worker died, when that was heard last. None while it runs."""
+    """End in seconds since 1970; for a trial whose worker died, its last sign of life. None while
+    it runs."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """Other attributes of the trial, such as where it ran."""
     damage: tuple[str, ...] = ()
-    """A line on each damaged file of one that would be on the front."""
+    """Lines on damaged files of a trial that would be on the front."""
     id: int | None = field(default=None, compare=False)
-    """By which its storage knows it; the number each study begins at 0."""
+    """Id in its storage; the number begins at 0 in each study."""
 
     @property
     def end(self) -> float:
-        """`ended`, or infinity where that is not known: to sort by."""
+        """`ended`, or infinity if unknown, for sorting."""
         return math.inf if self.ended is None else self.ended
 
     @property
     def seconds(self) -> float | None:
-        """From its start to its end; None while it runs."""
+        """Duration; None while the trial runs."""
         if self.started is None or self.ended is None:
             return None
         return self.ended - self.started
@@ -106,27 +107,28 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedTrial(TrialRecord):
-    """A trial with a result, inside its budget or outside."""
+    """Trial with a result, inside its budget or outside."""
 
     result: TrialResult
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """All that is known of a run."""
+    """Snapshot of everything that is known of a run."""
 
     name: str
     """Name of the study."""
     folder: Path
     """The run folder."""
     metric_name: str
-    """Such as "accuracy", or "accuracy in onnxruntime-int8" where an engine of few bits scored."""
+    """Name of the metric: "accuracy", or "accuracy in onnxruntime-int8" if an engine of few bits
+    scored."""
     unpruned: UnprunedResult
-    """The model of ratio 1: its metric and its cost."""
+    """Scores and cost of the unpruned model."""
     trials: tuple[TrialRecord, ...]
-    """All that were started, by number."""
+    """All trials that were started, by number."""
     definition: dict[str, str]
-    """All that decides the results: two runs with an equal one are the same study."""
+    """Everything that decides the results: runs with equal definitions are of the same study."""
     versions: dict[str, str]
     """Versions of the packages that the run was launched with."""
     sources: dict[str, str]
@@ -134,21 +136,21 @@ class RunRecord:
     notes: tuple[str, ...]
     """Notes of the launch on rows, labels and teacher."""
     words: Worth | None = None
-    """Scores of a linear model on words; None where the task has no labels, and in a run of an
+    """Scores of tf-idf with a linear model; None if the task has no labels, and in a run of an
     earlier version."""
     features: Mapping[str, float] = field(default_factory=dict)
     """Features that describe its task: `workbench.inputs.features_of`; none in a run of an earlier
     version."""
 
     tuned: Mapping[str, Any] = field(default_factory=dict)
-    """How the teacher was fine-tuned, if `Teacher.trials` chose it: settings, "selection loss",
-    and "trial", the number in the study that tuned it."""
+    """Chosen hyperparameters of the teacher, if `Teacher.trials` tuned it, with "selection loss"
+    and "trial", the number in the tuning study."""
     foreign: tuple[int, ...] = ()
-    """Trials of the Optuna study that another program made."""
+    """Numbers of trials that another program added to the Optuna study."""
 
     @cached_property
     def finished(self) -> list[FinishedTrial]:
-        """The trials that have a result."""
+        """Trials with a result."""
         return [trial for trial in self.trials if isinstance(trial, FinishedTrial)]
 
     @property
@@ -179,12 +181,12 @@ class RunRecord:
 
     @property
     def fidelity(self) -> dict[str, str]:
-        """How much of the full training its trials got; empty for all of it."""
+        """Settings of a reduced fidelity; empty for full training."""
         return self._defined_below("fidelity.")
 
     @property
     def space(self) -> dict[str, BaseDistribution]:
-        """The knobs and what they were drawn from."""
+        """Distributions of the knobs."""
         knobs = self._defined_below("space.")
         try:
             return {name: json_to_distribution(text) for name, text in knobs.items()}
@@ -213,7 +215,7 @@ def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
 
 
 def front_document(run: RunRecord) -> dict[str, Any]:
-    """The front as plain data: what `maskfront front --json` prints."""
+    """The front as plain data, which `maskfront front --json` prints."""
     folder = RunFolder(run.folder)
     return {
         "fidelity": run.fidelity,
@@ -236,7 +238,7 @@ def front_document(run: RunRecord) -> dict[str, Any]:
 def _sizes_of(measured: Measured) -> dict[str, Any]:
     worth = ("metric", "heldout_metric", "divergence", "heldout_divergence")
     cost = ("cost", "cost_full", "ratio", "unit")
-    names = (*worth, *cost, "flops", "flops_full", "flops_unit", "params")
+    names = (*worth, *cost, "flops", "flops_full", "flops_unit", "params", "bytes")
     return {name: getattr(measured, name) for name in names}
 
 
@@ -253,7 +255,7 @@ def read_run(folder: str | Path) -> RunRecord:
 
 
 def load_optuna_study(folder: Path) -> optuna.Study:
-    """The Optuna study of a run folder. Raises RunError if no run lies there."""
+    """Load the Optuna study of a run folder. Raises RunError if no run lies there."""
     paths = RunFolder(folder).existing()
     storage = read_storage(paths.storage)
     name = paths.study_name
@@ -276,7 +278,8 @@ def load_optuna_study(folder: Path) -> optuna.Study:
 
 
 def own_study(name: str, storage: BaseStorage) -> optuna.Study:
-    """A study of a storage without trials of other programs (`own_trials`). Raises KeyError."""
+    """Load a study of a storage, without trials of other programs (`own_trials`). Raises
+    KeyError."""
     return FilteredStudy(name, storage, own_trials)
 
 
@@ -299,7 +302,7 @@ def _is_own(trial: FrozenTrial) -> bool:
 
 
 def foreign_trials(study: optuna.Study) -> tuple[int, ...]:
-    """The numbers of trials that another program made, such as `study.optimize`."""
+    """Numbers of trials that another program made, such as by `study.optimize`."""
     return tuple(trial.number for trial in all_trials(study) if not _is_own(trial))
 
 
@@ -316,7 +319,7 @@ def run_names(storage: BaseStorage) -> list[str]:
 
 
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:
-    """The run as it stands, of a study that has got as far as its first trial."""
+    """Read the current state of a study, which has got as far as its first trial."""
     attributes, where = study.user_attrs, f"'{folder}': the study's"
 
     def attribute(name: str, hint: Any, otherwise: Any = None) -> Any:
@@ -346,7 +349,7 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
 
 
 def with_damage(trials: Sequence[TrialRecord], folder: Path) -> list[TrialRecord]:
-    """The trials, with what is damaged of those that would be on the front, until none there is."""
+    """Add damage to the trials that would be on the front, until every trial on it is intact."""
     marked = list(trials)
     while lost := damaged_trials(folder, [trial.number for trial in pareto_front(marked)]):
         marked = [replace(t, damage=(*t.damage, *lost.get(t.number, ()))) for t in marked]
@@ -354,8 +357,8 @@ def with_damage(trials: Sequence[TrialRecord], folder: Path) -> list[TrialRecord
 
 
 def trials_of(study: optuna.Study) -> list[FrozenTrial]:
-    """All trials of a study, read without the collector: of what is read nothing is garbage, and to
-    look through thousands of trials again and again takes longer than to read them."""
+    """Read all trials of a study with garbage collection off: scanning thousands of live trials
+    again and again takes longer than reading them."""
     collected = gc.isenabled()
     gc.disable()
     try:
@@ -366,13 +369,13 @@ def trials_of(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def unpruned_result(attribute: object, where: str = "the study's") -> UnprunedResult:
-    """From the study attribute `UNPRUNED`."""
+    """Parse the study attribute `UNPRUNED`."""
     return as_record(UnprunedResult, attribute, f"{where} {UNPRUNED}")
 
 
 def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
-    """A row from an Optuna trial that maskfront made, of a run that is called `where`. Raises
-    RunError for what no version of maskfront writes."""
+    """Parse an Optuna trial that maskfront made, of a run that errors call `where`. Raises RunError
+    for a trial that no version of maskfront writes."""
     where = f"{where}: trial {trial.number}'s"
     attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
     times = {name: attributes.pop(name, None) for name in (RESULT, FAILURE, BEGAN, LAST_SEEN)}
@@ -408,8 +411,8 @@ _HINTS = {
 def _span(
     trial: FrozenTrial, began: float | None, last_seen: float | None
 ) -> tuple[float | None, float | None]:
-    """When a trial ran. Optuna keeps times of the writer's time zone, in most storages without its
-    name: so from them comes only how long it took."""
+    """Start and end of a trial. Optuna stores times in the writer's time zone, usually without its
+    name, so only the duration is taken from them."""
     start, complete = trial.datetime_start, trial.datetime_complete
     if start is None:
         return None, None

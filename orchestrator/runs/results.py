@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from objectives.errors import Finite, FinitePositive, NonNegativeInt, PositiveInt
-from objectives.measures.bootstrap import Worth
+from objectives.errors import Finite, FinitePositive, PositiveInt
+from objectives.measures.score import Score
 
 DIVERGENCE = "divergence"  # what people call that objective
 _COST_NAMES = {  # by the unit up to the "@"
@@ -26,35 +26,17 @@ _ROUNDING = 1e-9  # a ratio outside its band by less than this is on the edge of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Worth):
-    """Metrics and sizes of a model: the cost of the study, and FLOPs."""
+class Measured(Score):
+    """Score of a model in a study, with the units and the costs at ratio 1."""
 
-    cost: Finite
-    """Cost that the study minimises; an int where it is counted."""
     cost_full: FinitePositive
     """Ratio 1: that of the teacher, or of the unpruned student if it is another checkpoint."""
     unit: str
     """Unit of both costs, such as "flops@128", "params" or "ms@cpu-2threads-b1-s128"."""
-    flops: int
     flops_full: PositiveInt
     """FLOPs of the model of ratio 1."""
     flops_unit: str
     """Unit of both FLOPs, such as "flops@128"."""
-    params: int
-    bytes: int | None = None
-    """Bytes of the file of its weights; None in a run of an earlier version."""
-    divergence: float
-    """From the teacher's answers on the selection split: KL in nats, of numbers the mean squared
-    difference."""
-    heldout_divergence: float
-    train_divergence: float | None = None
-    """Divergence on 256 rows that it learnt from; None where it learnt nothing."""
-    widths: Mapping[str, tuple[NonNegativeInt, ...]]
-    """How much is left of each layer: `Architecture.sizes`; of the unpruned model, that of ratio 1.
-    BERT's kinds of units are called as in `objectives.students.bert.architecture.Widths`."""
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    """The probability above which each label is there, by its name, where `Task.thresholds` are
-    chosen on the selection split; else none."""
     objective: Literal["metric", "divergence"] = "metric"
     """Objective beside the cost: `Study.objective`."""
     beside: Mapping[str, float] = field(default_factory=dict)
@@ -81,22 +63,22 @@ class Measured(Worth):
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
-        """Heads of each layer; none where a model is no BERT."""
+        """Heads of each layer; empty if the model is no BERT."""
         return self.widths.get("heads", ())
 
     @property
     def ffn_per_layer(self) -> tuple[int, ...]:
-        """FFN neurons of each layer; none where a model is no BERT."""
+        """FFN neurons of each layer; empty if the model is no BERT."""
         return self.widths.get("ffn", ())
 
     @property
     def weight_bits(self) -> int:
-        """Bits of the layer with the fewest; 32 where none were rounded."""
+        """Bits of the layer with the fewest; 32 if none is quantised."""
         return min(self.widths.get("weight_bits", (32,)))
 
     @property
     def ratio(self) -> float:
-        """Cost as a share of that of the model of ratio 1."""
+        """Cost relative to the model of ratio 1."""
         return self.cost / self.cost_full
 
     @property
@@ -106,9 +88,9 @@ class Measured(Worth):
 
     @property
     def sizes(self) -> dict[str, float]:
-        """Cost, FLOPs, parameters and bytes by their units; the cost is first, and not repeated."""
-        sizes = {self.unit: self.cost, self.flops_unit: self.flops, "params": self.params}
-        return sizes if self.bytes is None else {**sizes, "bytes": self.bytes}
+        """Cost, FLOPs, parameters and bytes by unit; the cost comes first and once."""
+        counted = {self.flops_unit: self.flops, "params": self.params, "bytes": self.bytes}
+        return {self.unit: self.cost, **counted}
 
 
 def _cost_name(unit: str) -> str:
@@ -138,18 +120,18 @@ def divergence_texts(model: Measured) -> list[str]:
 
 
 def divergence_words(model: Measured) -> str:
-    """`Measured.divergences` as the beginning of a line that goes on with the metric."""
+    """`Measured.divergences` as the beginning of a line that continues with the metric."""
     texts = zip(model.divergences, divergence_texts(model), strict=True)
     return "".join(f"{name} {text}, " for name, text in texts)
 
 
 def ratio_text(ratio: float) -> str:
-    """A share of the cost for people: three decimals, below a hundredth two digits."""
+    """Format a ratio of cost: three decimals, below a hundredth two digits."""
     return f"{ratio:.3f}" if ratio >= 0.01 else f"{ratio:.2g}"
 
 
 def size_text(size: float) -> str:
-    """A size for people: what is counted in full, what is measured to three decimals."""
+    """Format a size: counts in full, measurements to three decimals."""
     return f"{size:,}" if isinstance(size, int) else f"{size:,.3f}"
 
 
@@ -163,16 +145,17 @@ def short_size(size: float) -> str:
 
 
 def markdown(text: object) -> str:
-    """Text as Markdown and HTML that show it as it is, in one line."""
+    """Escape text for Markdown and HTML, in one line."""
     return html.escape(_MARKS.sub(r"\\\g<0>", " ".join(str(text).split())), quote=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnprunedResult(Measured):
-    """The teacher: what the students are cut from, or if they are another model, learn from."""
+    """Scores of the teacher, from which the students are cut, or learn if they are another
+    model."""
 
     student_is_new: bool
-    """The students are cut from another checkpoint: that one has ratio 1."""
+    """Whether the students are cut from another checkpoint, which then has ratio 1."""
 
     @property
     def label(self) -> str:
@@ -185,18 +168,18 @@ class TrialResult(Measured):
     """Result of a finished trial, measured on the cut model."""
 
     target_ratio: Finite
-    """R; what was reached, where a method has no target."""
+    """R; the reached ratio if the method has no target."""
     tolerance: Finite
-    """t: what was reached should lie in [(1 - t) R, (1 + t) R]."""
+    """t: the reached ratio should lie in [(1 - t) R, (1 + t) R]."""
     budget_unit: str
-    """Unit of the ratio R: the unit of the cost; or FLOPs where the cost depends on bits, which are
+    """Unit of the ratio R: the unit of the cost; or FLOPs if the cost depends on bits, which are
     not chosen with the units."""
     aims: Mapping[str, float] = field(default_factory=dict)
-    """How far it misses each aim of the study ("metric >= 0.85"), as a share; at most 0 if met."""
+    """Violation of each aim of the study ("metric >= 0.85"), as a share; at most 0 if met."""
 
     @property
     def missed(self) -> str | None:
-        """Why it is on no front: "outside its budget", or which aims it misses."""
+        """Reason why the trial is on no front: "outside its budget", or the aims that it misses."""
         if self.violation > 0:
             return "outside its budget"
         missed = [aim for aim, excess in self.aims.items() if excess > 0]
@@ -204,17 +187,17 @@ class TrialResult(Measured):
 
     @property
     def budget_name(self) -> str:
-        """Name of the cost that R is a share of."""
+        """Name of the cost that R refers to."""
         return _cost_name(self.budget_unit)
 
     @property
     def reached(self) -> float:
-        """The share that was left of that."""
+        """Reached ratio, in the cost that R refers to."""
         return self.ratio if self.budget_unit == self.unit else self.flops / self.flops_full
 
     @property
     def violation(self) -> float:
-        """How far what was reached lies outside the band around R; at most 0 inside."""
+        """Distance of the reached ratio from the band around R; at most 0 inside."""
         excess = abs(self.reached - self.target_ratio) - self.tolerance * self.target_ratio
         return 0.0 if 0 < excess < _ROUNDING else excess
 

@@ -18,14 +18,14 @@ from orchestrator.storage.urls import hidden, parse_url, sqlite_url
 MODEL = "model"
 """Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
 BESIDE = "beside"
-"""Folder within a trial's with one for each other task, which holds what the trial's own does."""
+"""Folder within a trial's with a subfolder for each other task, laid out as the trial's own."""
 ANSWERS = "answers.safetensors"
 """The file of a model's answers within a trial's folder."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """How a run was launched: the command, the text of the study, and its file, if it has one."""
+    """Record of a launch: the command, the source of the study, and its file, if any."""
 
     command: str
     source: str
@@ -42,26 +42,26 @@ class RunFolder:
         self.database = path / "study.db"
         """The SQLite file of the Optuna study, unless another storage was named."""
         self.address = path / "storage.json"
-        """Which study of which storage this is the folder of, if it is not in `database`."""
+        """File that names the run's storage and study, if these are not in `database`."""
         self.artifacts = path / "artifacts"
         """The files that optuna-dashboard shows beside a trial."""
         self.trials = path / "trials"
         """A folder for each finished trial."""
         self.cache = path / "cache"
-        """Folder of what is made once, such as the fine-tuned teacher. All but the latency table
-        can be made again: times differ from one measurement to the next."""
+        """Cache of a run, such as the fine-tuned teacher. Everything but the latency table can be
+        made again: times differ from one measurement to the next."""
         self.report = path / "report.html"
         self.bench = path / "bench.json"
         """Milliseconds of the front's models, as `maskfront bench` measured them."""
         self.rows = path / "rows.safetensors"
-        """Labels of the rows that judge, and the unpruned model's answers."""
+        """Labels of the selection and held-out rows, and the unpruned model's logits."""
         self.lock = path / ".lock"
         """Held by a launch while it is at work."""
         self._launch = path / "launch.json"
 
     @property
     def storage(self) -> str:
-        """The URL of the storage, without its password: a stranger's, until `as_named` knows it."""
+        """URL of the storage, without password; not trusted until `as_named` has checked it."""
         text = self._addressed().get("storage", sqlite_url(self.database))
         try:
             parse_url(text)
@@ -80,17 +80,17 @@ class RunFolder:
 
     @property
     def study_name(self) -> str | None:
-        """The study's name in a storage that may hold several."""
+        """Name of the study in a storage that may hold several."""
         return self._addressed().get("study")
 
     @property
     def identity(self) -> str | None:
-        """Random name that tells this folder from another one of the same study."""
+        """Random id that distinguishes this folder from others of the same study."""
         return self._addressed().get("folder")
 
     @property
     def inode(self) -> int:
-        """Inode of the folder, which tells it from its copies."""
+        """Inode of the folder, which distinguishes it from copies."""
         return self.path.stat().st_ino
 
     def _addressed(self) -> Mapping[str, str]:
@@ -102,19 +102,19 @@ class RunFolder:
         return named
 
     def write_address(self, storage: str, study_name: str, identity: str) -> None:
-        """Remember where the study is; `storage` has no password."""
+        """Write which storage and study the folder belongs to; `storage` has no password."""
         self.path.mkdir(parents=True, exist_ok=True)
         document = {"storage": storage, "study": study_name, "folder": identity}
         atomic_write_text(self.address, json.dumps(document, indent=2) + "\n")
 
     def write_launch(self, command: str, source: str, study_file: str | None) -> None:
-        """Keep what `Launched` says, without passwords."""
+        """Write the record of a launch, without passwords."""
         texts = {"command": command, "source": source, "study_file": study_file}
         document = {name: text and hide_passwords(text) for name, text in texts.items()}
         atomic_write_text(self._launch, json.dumps({**document, "inode": self.inode}))
 
     def read_launch(self) -> Launched | None:
-        """Read the launch that `write_launch` kept; None if there is none, or it is damaged."""
+        """Read the record of the last launch; None if there is none, or if it is damaged."""
         with suppress(FileNotFoundError, RunError):
             return as_record(Launched, read_json(self._launch), f"'{self._launch}'")
         return None
@@ -128,15 +128,16 @@ class RunFolder:
         return self.trial(number) / MODEL
 
     def answers(self, number: int) -> Path:
-        """The answers of a finished trial's model on the rows that judge it."""
+        """Logits of a finished trial's model on the selection and held-out rows."""
         return self.trial(number) / ANSWERS
 
     def exists(self) -> bool:
-        """Whether a run lies in this folder."""
+        """Whether the folder holds a run."""
         return self.database.is_file() or self.address.is_file()
 
     def existing(self) -> Self:
-        """This folder, if a run lies in it, and not elsewhere. Raises RunError otherwise."""
+        """Return the folder if it holds a run, itself and not by links. Raises RunError
+        otherwise."""
         self.check_no_links()
         if not self.exists():
             raise RunError(
@@ -146,8 +147,8 @@ class RunFolder:
         return self
 
     def check_no_links(self) -> None:
-        """Raise RunError if a part of the run lies elsewhere: it would be shown, or written over,
-        though it may be no run's."""
+        """Raise RunError if a part of the run is a link to elsewhere: it would be shown or
+        overwritten, though it may belong to nobody's run."""
         for name in ("artifacts", "cache", "trials", "workers"):
             if (part := self.path / name).is_symlink():
                 raise RunError(f"'{part}' is a link; put the folder itself there")
@@ -160,7 +161,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for one launch; the lock dies with the process."""
+        """Lock the folder for one launch; the lock ends with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             with kernel_lock(self.lock, wait=False):
@@ -187,7 +188,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """Give a file a second name; on another disk, or one without links, a copy."""
+    """Hard-link a file; copy it where that is not possible."""
     try:
         os.link(source, target)
     except OSError:

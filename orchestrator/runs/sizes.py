@@ -1,4 +1,4 @@
-"""How much is left of each layer, as pictures and reports show it: the sizes of an architecture.
+"""Sizes of a model's layers, as pictures and reports show them.
 
 A kind of units has a number for each layer. Kinds of another model than BERT go by their own names.
 """
@@ -34,8 +34,8 @@ def in_words(kind: str) -> str:
 
 
 def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
-    """Kinds to show of these models, each with the units of the unpruned one, or where that has
-    none of the kind the most of any. Left out: kinds of which no more is gone than with a head."""
+    """Kinds of units to show, each with the unpruned model's number, or the largest if that has
+    none. A kind is left out where only removed heads reduced it."""
     kinds = {}
     for kind in dict.fromkeys((*_WORDS, *chain(*models))):
         having = [sizes for sizes in models if kind in sizes]
@@ -48,7 +48,7 @@ def shown(models: Sequence[Sizes], full: Sizes) -> dict[str, tuple[int, ...]]:
 
 
 def in_numbers(sizes: Sizes, full: Sizes) -> dict[str, list[str]]:
-    """Units that are left, as text: by kind, for each layer such as "3 of 12"."""
+    """Remaining units as text: by kind, for each layer such as "3 of 12"."""
     return {
         in_words(kind): [f"{n:,} of {all_:,}" for n, all_ in zip(sizes[kind], units, strict=False)]
         for kind, units in shown([sizes], full).items()
@@ -56,7 +56,7 @@ def in_numbers(sizes: Sizes, full: Sizes) -> dict[str, list[str]]:
 
 
 def _left_with_heads(kind: str, sizes: Sizes, full: Sizes) -> bool:
-    """Whether a layer lacks no more units of this kind than its missing heads had."""
+    """Whether removed heads alone explain the missing units of this kind in every layer."""
     comparable = {kind, "heads"} <= sizes.keys() & full.keys()
     if kind not in (*_OF_HEADS, *_OF_ATTENTION) or not comparable:
         return False

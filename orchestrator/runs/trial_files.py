@@ -1,4 +1,5 @@
-"""Files of a trial: architecture and its picture, result, curve, model. Readers need no torch."""
+"""Files of a trial: architecture with its picture, result, curve, model. Reading them needs no
+torch."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ _GROUND, _INK, _GONE, _KEPT = "#ffffff", "#222222", "#d9d9d9", "#0072b2"
 
 
 def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
-    """Write a PNG: a row a layer, the first one at the top, and a bar for each kind of units.
-    `full` are the sizes of the unpruned model. Blue is kept, grey is gone."""
+    """Write a PNG with a row for each layer, the first at the top, and a bar for each kind of
+    units: blue is kept, grey is removed. `full` are the sizes of the unpruned model."""
     from PIL import Image, ImageDraw  # only the process that trains draws one
 
     kinds, layers = shown([sizes], full), max(map(len, sizes.values()), default=0)
@@ -101,20 +102,20 @@ def _write(folder: Path, task: ScoredOutcome) -> None:
 
 
 def copy_trial(source: Path, folder: Path) -> None:
-    """Write the folder of a trial that repeats another, whole or not at all. Its files are hard
-    links where the disk has them."""
+    """Write the folder of a trial that repeats another, atomically, with hard links where
+    possible."""
     with atomic_write(folder) as unfinished:
         shutil.copytree(source, unfinished, copy_function=link_or_copy)
 
 
 def shown_files(folder: Path) -> list[Path]:
-    """The files of a trial that are worth showing in a dashboard."""
+    """Files of a trial that a dashboard shows."""
     model = (f"{MODEL}/config.json", f"{MODEL}/model.safetensors")
     return [folder / name for name in (_HEAT_MAP, _ARCHITECTURE, _RESULT, _CURVE, *model)]
 
 
 def read_curve(folder: Path) -> list[dict[str, str]]:
-    """The rows of a trial's learning curve, as text; none where the file is gone."""
+    """Rows of a trial's learning curve, as text; empty if the file is gone."""
     with (
         suppress(FileNotFoundError, csv.Error),
         (folder / _CURVE).open(newline="", encoding="utf-8", errors="replace") as file,
@@ -125,8 +126,8 @@ def read_curve(folder: Path) -> list[dict[str, str]]:
 
 
 def read_layers(folder: Path) -> list[Mapping[str, tuple[int, ...]]]:
-    """Heads and FFN neurons of each layer, of a trial's architecture.json; none if it is gone or
-    damaged (`damage` says so). `BertArchitecture.from_json` would need torch."""
+    """Heads and FFN neurons of each layer, from architecture.json; empty if it is gone or damaged
+    (`damage` reports that). `BertArchitecture.from_json` would need torch."""
     file, units = folder / _ARCHITECTURE, Mapping[str, tuple[NonNegativeInt, ...]]
     with suppress(FileNotFoundError, RunError, KeyError):
         layers = as_type(Mapping[str, Any], read_json(file), str(file))["layers"]

@@ -1,4 +1,4 @@
-"""The storage of a study: one URL chooses, and what does not fit is refused with what does."""
+"""Open the storage that a URL names, and refuse what does not fit."""
 
 import json
 import os
@@ -82,8 +82,8 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
 
 
 def read_storage(text: str) -> BaseStorage:
-    """Open the storage of a URL to look at it: none is created, and nothing that it holds changes.
-    Raises RunError as `open_storage`, and for a file that does not exist."""
+    """Open the storage of a URL read-only: nothing is created or changed. Raises RunError as
+    `open_storage`, and for a file that does not exist."""
     check_exists(text)
     url = as_named(parse_url(text))
     if kind_of(url) in ("postgresql", "mysql"):
@@ -98,7 +98,7 @@ def read_storage(text: str) -> BaseStorage:
 
 
 def _explaining(storage: BaseStorage, url: URL) -> BaseStorage:
-    """Let what a damaged file makes Optuna raise be one line, at each look."""
+    """Turn errors of Optuna on a damaged file into one line, at each read."""
 
     def explained(look: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         with _explained(url):
@@ -111,7 +111,7 @@ def _explaining(storage: BaseStorage, url: URL) -> BaseStorage:
 
 
 def check_exists(text: str) -> None:
-    """Raise RunError for a file that does not exist, which opening it would make."""
+    """Raise RunError for a file that does not exist: opening it would create it."""
     url = parse_url(text)
     if is_file(text) and not Path(str(url.database)).is_file():
         raise RunError(
@@ -121,8 +121,8 @@ def check_exists(text: str) -> None:
 
 
 def _open_sqlite(path: Path) -> RDBStorage:
-    """SQLite, made if it does not exist. WAL lets readers work while a launch writes, and with
-    synchronous=NORMAL it makes 3 to 7 times the trials a second of SQLite's own settings."""
+    """Open SQLite, created if missing. WAL lets readers work while a launch writes, and with
+    synchronous=NORMAL it finishes 3 to 7 times as many trials a second as SQLite's defaults."""
     if not path.exists():
         _make_sqlite(path)
     with closing(sqlite3.connect(path)) as connection:
@@ -146,8 +146,8 @@ def _open_sqlite(path: Path) -> RDBStorage:
 
 
 def _make_sqlite(path: Path) -> None:
-    """Make an empty database, whole or not at all and by one process at a time: others would make
-    the same tables, and readers would see half of them."""
+    """Create an empty database atomically, by one process at a time: others would create the same
+    tables, and readers would see half of them."""
     with kernel_lock(turns := path.with_name(f".{path.name}.lock")):
         if not path.exists():
             for left in ("-wal", "-shm"):  # of a deleted one; SQLite would take them for this one's
@@ -160,8 +160,8 @@ def _make_sqlite(path: Path) -> None:
 
 
 class _Sqlite(RDBStorage):
-    """SQLite storage that syncs its log at the end of a trial, so that it survives a power cut;
-    synchronous=FULL would do so after each write."""
+    """SQLite storage that syncs its log at the end of each trial, to survive a power cut;
+    synchronous=FULL would sync at each write."""
 
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
@@ -174,9 +174,9 @@ class _Sqlite(RDBStorage):
 
 
 def _read_sqlite(path: Path) -> RDBStorage:
-    """SQLite as it lies there. It keeps files of its own beside one with WAL, so one in a folder
-    that cannot be written is read as one that nobody writes, unless they are there: a connection
-    for each question, since what it has read stays as it was."""
+    """Open SQLite read-only. In a folder that cannot be written it is opened as immutable, unless
+    WAL files lie beside it: a new connection for each query, as an open one would not see later
+    changes."""
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         query = {"mode": "rw"}
     elif path.with_name(f"{path.name}-wal").exists():
@@ -219,8 +219,8 @@ def _for_one_question(url: URL) -> Engine:
 
 
 def _guarded(url: URL) -> dict[str, Any]:
-    """How to connect to a server that may be an impostor: it gets no file of this machine, and no
-    password as it is, unless its certificate is checked, or its socket is one of this machine."""
+    """Arguments to connect to a server that may be an impostor: it gets no file of this machine,
+    and no readable password, unless its certificate is checked or its socket is local."""
     arguments: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS}
     if kind_of(url) == "mysql":
         arguments["local_infile"] = False
@@ -232,8 +232,8 @@ def _guarded(url: URL) -> dict[str, Any]:
 
 
 class _Hashed(bytes):
-    """A password that PyMySQL can hash and cannot send: before it is sent, in clear text or under a
-    key that the server has just named, a NUL is added to it."""
+    """Password that PyMySQL can hash but not send: before sending it, in clear text or under a key
+    that the server has just named, PyMySQL adds a NUL, which is refused here."""
 
     def __add__(self, _: object) -> bytes:
         raise RunError(
@@ -268,7 +268,7 @@ def _open_proxy(host: str, port: int) -> GrpcStorageProxy:
 
 @contextmanager
 def _explained(url: URL) -> Iterator[None]:
-    """Whatever a library says of a storage that cannot be opened, as one line without password."""
+    """Turn a library's error on opening a storage into one line without password."""
     shown, kind = hidden(url), kind_of(url)
     try:
         yield
@@ -320,7 +320,7 @@ _BLOCK = 1 << 16  # bytes that are read at once
 
 
 class RepairedJournal(JournalFileBackend):
-    """Journal whose last line is whole whenever something is added to it."""
+    """Journal that repairs an incomplete last line before it appends."""
 
     # A process that dies while it writes, and a full disk, leave half a line, to which Optuna would
     # glue the next record. It was never acknowledged: it is cut off before each record.
@@ -337,7 +337,7 @@ class RepairedJournal(JournalFileBackend):
             )
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Add records, all or none, on disk when this returns. Raises OSError."""
+        """Append records, all or none; they are on disk when this returns. Raises OSError."""
         record = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
         with kernel_lock(self._turns), open(self._journal, "r+b", buffering=0) as file:
             end = _end_of_last_line(file.fileno())
@@ -354,7 +354,7 @@ class RepairedJournal(JournalFileBackend):
 
 
 def _end_of_last_line(file: int) -> int:
-    """Where the last whole line ends, in bytes from the start; NULs after it are no line."""
+    """Offset in bytes of the end of the last complete line; NULs after it do not count."""
     end = os.fstat(file).st_size
     while end:
         start = max(0, end - _BLOCK)

@@ -1,4 +1,4 @@
-"""Calls of a storage that are retried while its server is away."""
+"""Retry calls of a storage while its server is away."""
 
 import errno
 import random
@@ -23,8 +23,8 @@ _Storage = TypeVar("_Storage", bound=BaseStorage)
 
 
 def retried(storage: _Storage, shown: str, seconds: float = RETRY_SECONDS) -> _Storage:
-    """Let every call of `storage` try again, with growing pauses, while its server is away; after
-    `seconds` it raises RunError, which shows the storage as `shown`."""
+    """Retry every call of `storage` with growing pauses while its server is away. After `seconds`
+    it raises RunError, which names the storage as `shown`."""
     # Each call is one transaction, and all may be made twice: a second result of the same trial is
     # recognised, a trial that was created in vain is unowned, so that the next claim fails it, and
     # knobs that were enqueued in vain are tried twice, but for those of a trial that is tried again
@@ -87,7 +87,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk is full, here or of a server; by codes, as words may say anything."""
+    """Whether a disk is full, here or on a server; judged by codes, as messages vary."""
     for cause in causes(error):
         driver_error = cause.orig if isinstance(cause, DBAPIError) and cause.orig else cause
         codes = [

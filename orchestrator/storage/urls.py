@@ -1,4 +1,4 @@
-"""The URL of a storage: what it may say, and what of it may be shown."""
+"""URLs of storages: what they may contain, and what may be shown."""
 
 import os
 import shlex
@@ -13,10 +13,10 @@ from objectives.errors import know_password
 from orchestrator.errors import RunError
 
 PASSWORD = "MASKFRONT_STORAGE_PASSWORD"
-"""Environment variable with the password of a storage whose URL has a user and no password."""
+"""Environment variable with the password for a storage URL that has a user and no password."""
 HOST = "MASKFRONT_STORAGE_HOST"
-"""Environment variable with the hosts that a run folder may name beside this machine, with commas
-between them; behind each, after a "?", what a URL may say of its certificates."""
+"""Environment variable with the hosts that a run folder may name beside this machine, separated by
+commas; each may end in "?" and settings of its certificates."""
 _HERE = ("", "localhost", "127.0.0.1", "::1")
 # URLs of the servers that the user has named to this process, with password, by `_server`.
 _named: dict[tuple[object, ...], URL] = {}
@@ -42,8 +42,8 @@ _KNOWN = (
 
 
 def parse_url(text: str) -> URL:
-    """The URL of a storage, with its driver and an absolute path. Raises RunError for what no
-    storage has; the message never shows a password."""
+    """Parse the URL of a storage; adds the driver and makes paths absolute. Raises RunError for a
+    URL of no storage; the message never shows a password."""
     try:
         url = make_url(text)
         port = url.port
@@ -80,8 +80,8 @@ def parse_url(text: str) -> URL:
 
 
 def remember_server(text: str) -> str:
-    """The URL, which the user named, as a run folder may hold it. This process keeps the password,
-    which the URL has or the environment has for it, and the settings: `as_named` knows them."""
+    """URL that a run folder may hold of one that the user named. This process remembers its
+    password, from the URL or the environment, and its settings for `as_named`."""
     url = parse_url(text)
     if kind_of(url) not in _FILES:
         earlier = _named.get(_server(url), url).password
@@ -130,28 +130,27 @@ def _server(url: URL) -> tuple[object, ...]:
 
 
 def _hosts(url: URL) -> list[str]:
-    """All that a driver may connect to, sockets among them; "" is this machine."""
+    """Hosts and sockets that a driver may connect to; "" is this machine."""
     named = (url.normalized_query.get(name, ()) for name in ("host", "unix_socket"))
     return [host for text in (url.host or "", *chain(*named)) for host in text.split(",")]
 
 
 def kind_of(url: URL) -> str:
-    """Which of "sqlite", "postgresql", "mysql", "journal" and "grpc" it names."""
+    """Kind of storage: "sqlite", "postgresql", "mysql", "journal" or "grpc"."""
     return url.drivername.partition("+")[0]
 
 
 def hidden(url: URL) -> str:
-    """Where the server or file is, without password and settings: the only way in which a URL is
-    shown or written."""
+    """URL without password and settings: the only form that is shown or written."""
     address = {name: value for name, value in url.query.items() if name in _PLACE}
     return url._replace(password=None).set(query=address).render_as_string()
 
 
 def is_file(text: str) -> bool:
-    """Whether the storage of a URL is a file, which opening it would make; else it is a server."""
+    """Whether the storage is a file, which opening would create, and not a server."""
     return kind_of(parse_url(text)) in _FILES
 
 
 def sqlite_url(file: str | Path) -> str:
-    """The URL of an SQLite file, whatever signs its path has."""
+    """URL of an SQLite file; special characters of its path are quoted."""
     return URL.create("sqlite", database=str(file)).render_as_string()

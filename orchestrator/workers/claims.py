@@ -1,5 +1,5 @@
-"""Which trials a worker may run: never more than are wanted, never one that another has, none like
-one that has finished: that is told from its result, not trained again."""
+"""Trial queue: a worker never claims more trials than are wanted, nor one that another has; a trial
+that repeats a finished one takes its result instead of training again."""
 
 import shutil
 import time
@@ -40,15 +40,16 @@ from orchestrator.workers.heartbeat import (
 
 HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
 OWN = {WORKER: ""}
-"""Attributes of each trial that maskfront enqueues: one without is another program's."""
+"""Attributes of each trial that maskfront enqueues; a trial without is another program's."""
 DEATHS_ALONE = "deaths_alone"
-"""Trial attribute: how often a worker died while it trained these knobs and no others. A trial that
-has it, be it 0, is trained alone: a worker has died with it, and may do so again."""
+"""Trial attribute: number of workers that died while they trained only these knobs. A trial that
+has it, even 0, is trained alone: a worker has died with it, and may do so again."""
 _MOST_DEATHS = 2  # after one more the knobs are dropped: they may be what kills
 ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
-"""Errors of Optuna for an attribute, and for the values, of a trial that has ended already."""
+"""Errors that Optuna raises for an attribute or a value of a trial that has already ended."""
 Retry = Literal["never", "always", "limited"]
-"""Whether the knobs of a failed trial are tried again; limited: as after the death of a worker."""
+"""Whether the knobs of a failed trial are tried again; "limited": as after the death of a
+worker."""
 
 
 class Claims:
@@ -80,15 +81,15 @@ class Claims:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is drawn, and every trial that was asked for has ended."""
+        """Whether the study has no sampler and every enqueued trial has ended."""
         return not self._draws and not self._trials(TrialState.WAITING, TrialState.RUNNING)
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self._optuna_study.get_trials(deepcopy=False, states=states)
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
-        """Claim up to `most` trials, fewer or none where that many are running or finished. Trials
-        of dead workers are failed first; `note` gets a line on each."""
+        """Claim up to `most` trials; fewer if no more are wanted. Trials of dead workers are failed
+        first; `note` gets a line on each."""
         claimed: list[optuna.Trial] = []
         try:
             with self._folder.in_turn("claim"):
@@ -138,8 +139,8 @@ class Claims:
                 return
 
     def _check_home(self) -> None:
-        """Raise RunError if another launch, which began in the same moment, has bound the study to
-        its folder: the models of some trials would lie here, of others there."""
+        """Raise RunError if another launch, which began at the same moment, has bound the study to
+        its own folder: models would lie in two places."""
         home = self._optuna_study.user_attrs.get(HOME)
         here = (self._folder.identity, self._folder.inode)
         if home is not None and here != (home["folder"], home.get("inode", here[1])):
@@ -212,7 +213,7 @@ def fail_trial(
 def remove_files(
     optuna_study: optuna.Study, folder: RunFolder, trial: FrozenTrial | optuna.Trial
 ) -> None:
-    """Remove what a trial that failed has written."""
+    """Remove the files of a failed trial."""
     files = folder.trial(trial.number)
     for left in (files, files.with_name(f".{files.name}.unfinished")):
         shutil.rmtree(left, ignore_errors=True)
@@ -240,7 +241,7 @@ def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bo
 def retry_damaged(
     optuna_study: optuna.Study, folder: RunFolder, note: Callable[[str], object]
 ) -> None:
-    """Enqueue the knobs of finished trials whose files are damaged: these count no more."""
+    """Enqueue the knobs of finished trials whose files are damaged, as these no longer count."""
     finished = optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     for number, lines in damaged_trials(folder.path, [t.number for t in finished]).items():
         enqueue_again(optuna_study, all_trials(optuna_study)[number], limited=False)
@@ -255,7 +256,7 @@ def remove_leftovers(optuna_study: optuna.Study, folder: RunFolder) -> None:
 
 
 def _retries(optuna_study: optuna.Study, number: int) -> list[int]:
-    """The trials for which the knobs of this one were enqueued again."""
+    """Numbers of the trials that retry the knobs of this one."""
     trials = optuna_study.get_trials(deepcopy=False)
     return [trial.number for trial in trials if trial.user_attrs.get(RETRY_OF) == number]
 
@@ -264,8 +265,8 @@ NumberedMethod = tuple[int, SearchMethod]  # a trial's number and its method
 
 
 class Finished:
-    """The finished trials of a study, by the canonical spelling of their methods: all else that
-    decides a result (data, teacher, seed) is the study's."""
+    """Finished trials of a study by the repr of their method, which with the study decides the
+    result."""
 
     def __init__(self, study: Study, optuna_study: optuna.Study, folder: RunFolder):
         self._study, self._optuna_study, self._folder = study, optuna_study, folder
@@ -275,8 +276,8 @@ class Finished:
     def new_and_repeats(
         self, members: Sequence[NumberedMethod]
     ) -> tuple[list[NumberedMethod], list[NumberedMethod]]:
-        """Split members into those to search and those with a twin, finished or among the
-        others."""
+        """Split members into those to search and those that repeat a finished trial or another
+        member."""
         self._read_finished()
         new: dict[SearchMethod, NumberedMethod] = {}
         repeats = []
@@ -289,7 +290,7 @@ class Finished:
         return list(new.values()), repeats
 
     def twin_of(self, method: SearchMethod) -> FinishedTrial | None:
-        """A finished trial of an equal method, whose files are whole."""
+        """Find a finished trial of an equal method whose files are intact."""
         self._read_finished()
         for number in self._numbers.get(method.canonical(), ()):
             record = trial_record(all_trials(self._optuna_study)[number])
@@ -300,7 +301,7 @@ class Finished:
         return None
 
     def _read_finished(self) -> None:
-        """Note the trials that have finished since the last look, each once."""
+        """Add the trials that have finished since the last call."""
         for trial in self._optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             if trial.number not in self._read:
                 self._read.add(trial.number)

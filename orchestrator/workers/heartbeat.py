@@ -1,4 +1,4 @@
-"""Which workers live, told twice, since neither way serves all.
+"""Detect live workers in two ways, as neither is enough alone.
 
 A worker holds a lock that ends with its process: those of its machine know at once that it died.
 Other machines may not see the lock (not every shared folder passes locks on, and a machine that is
@@ -33,7 +33,7 @@ FAREWELL = 5.0  # seconds that a worker waits at its end until the storage knows
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRecord:
-    """State that a worker writes at each beat."""
+    """Record of a worker, written at each beat."""
 
     name: str
     host: str
@@ -48,12 +48,12 @@ class WorkerRecord:
 
 
 def launch_of(optuna_study: optuna.Study) -> int:
-    """How many launches the study has had."""
+    """Number of launches of the study so far."""
     return int(optuna_study.user_attrs.get(LAUNCHES, 0))
 
 
 def workers_of(optuna_study: optuna.Study, where: str = "the study") -> dict[str, WorkerRecord]:
-    """All workers that ever served the study, which errors call `where`, by name."""
+    """All workers that ever served the study, by name; errors call the study `where`."""
     records = [
         as_record(WorkerRecord, value, f"{where}: {key}")
         for key, value in optuna_study.user_attrs.items()
@@ -112,19 +112,19 @@ class Heartbeat:
 
 
 def is_alive(record: WorkerRecord, folder: RunFolder | None) -> bool:
-    """Whether a worker lives, as one look tells: by its lock, else its beat, if clocks agree."""
+    """Whether a worker lives: by its lock, else by its last beat if the clocks agree."""
     free = None if folder is None else _has_free_lock(record, folder)
     lately = abs(time.time() - record.at) < GRACE
     return not record.ended and (lately if free is None else not free)
 
 
 def _has_free_lock(record: WorkerRecord, folder: RunFolder) -> bool | None:
-    """None for a worker of another machine, and where the lock cannot be opened."""
+    """Whether the worker's lock is free; None for another machine, or if it cannot be opened."""
     return is_free(folder.worker(record.name)) if record.machine == this_machine() else None
 
 
 def living(optuna_study: optuna.Study, folder: RunFolder) -> dict[str, WorkerRecord]:
-    """The records of the workers that live, by name."""
+    """Records of live workers by name."""
     return {n: record for n, record in workers_of(optuna_study).items() if is_alive(record, folder)}
 
 
@@ -133,7 +133,7 @@ def end_record(optuna_study: optuna.Study, record: WorkerRecord) -> None:
 
 
 class Watch:
-    """Tells dead workers from living ones by looking at their beats again and again."""
+    """Find dead workers by comparing their beats over time."""
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time.monotonic):
         self._folder, self._clock = folder, clock
@@ -141,8 +141,8 @@ class Watch:
         self._looked = clock()
 
     def dead(self, workers: Mapping[str, WorkerRecord]) -> set[str]:
-        """Names of workers that have ended: here those with a free lock, elsewhere those without a
-        beat for `GRACE` seconds of our clock."""
+        """Names of dead workers: on this machine those with a free lock, elsewhere those without a
+        beat for `GRACE` seconds of this clock."""
         # The time between two looks counts for a quarter of GRACE at most: if it was long, the
         # storage may have been away for all workers.
         now = self._clock()

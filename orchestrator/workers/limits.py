@@ -1,4 +1,5 @@
-"""Whether a launch takes more trials: as many as are wanted, in its time, while the front grows."""
+"""Decide whether a launch takes more trials: by their number, its time, and whether the front
+grows."""
 
 import math
 import time
@@ -13,12 +14,12 @@ from orchestrator.workers.heartbeat import LAUNCHES, launch_of, this_machine
 
 
 def finished_trials(optuna_study: optuna.Study) -> int:
-    """How many trials have been told a result."""
+    """Number of finished trials."""
     return len(optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
 
 
 def begin_launch(optuna_study: optuna.Study, timeout: float | None) -> None:
-    """Note from where on a launch counts, and for how many seconds it takes trials."""
+    """Record the start of a launch and for how many seconds it takes trials."""
     until = None
     if timeout is not None:
         clocks = {"monotonic": time.monotonic() + timeout, "wall": time.time() + timeout}
@@ -30,8 +31,7 @@ def begin_launch(optuna_study: optuna.Study, timeout: float | None) -> None:
 
 
 def why_it_ends(optuna_study: optuna.Study, patience: int | None) -> str | None:
-    """Reason for which the launch takes no more trials though some are wanted; None if it takes
-    more."""
+    """Reason to take no more trials though some are wanted; None to continue."""
     # A front that has stopped growing ends all workers from then on, although a trial that still
     # runs may make it grow.
     attributes = optuna_study.user_attrs
@@ -52,8 +52,8 @@ def why_it_ends(optuna_study: optuna.Study, patience: int | None) -> str | None:
 
 
 def last_growth(trials: Sequence[FinishedTrial]) -> int:
-    """Count the trials, by their ends, up to the last that added to the hypervolume of the front;
-    0 if none did."""
+    """Number of trials, in order of their ends, up to the last that added to the front's
+    hypervolume; 0 if none did."""
     # The volume is counted from the cost of the unpruned model and from a metric of 0, of a
     # divergence from infinity. So a trial adds to it that costs less, is better than that, and is
     # matched by no earlier one in both objectives.

@@ -46,7 +46,7 @@ Backend = Literal["loky", "dask", "ray"]
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Where, with what and how far a study runs: see `orchestrator.launch`."""
+    """Options of a launch: see `orchestrator.launch`."""
 
     trials: int | None = None
     population: PopulationSize | None = None
@@ -61,12 +61,12 @@ class LaunchOptions:
 
     @property
     def in_process(self) -> bool:
-        """Whether the only worker is the process that launches."""
+        """Whether the launching process is the only worker."""
         return (self.workers, self.backend, self.cluster) == (1, "loky", None)
 
     def applied(self, study: Study) -> tuple[Study, RunFolder]:
-        """The study with what the launch says instead, and its folder. Raises RunError for what is
-        no Study, such as the name of its file."""
+        """Apply the options: the study and its folder. Raises RunError if `study` is no Study, such
+        as the name of a file."""
         if not isinstance(study, Study):
             raise RunError(
                 f"a launch takes a Study, not a {type(study).__name__}; read one from a file with "
@@ -84,7 +84,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A study with its folder, Optuna study and inputs, open to be served on a device."""
+    """Open run: a study with its folder, Optuna study, inputs and device."""
 
     study: Study
     folder: RunFolder
@@ -111,7 +111,7 @@ class OpenRun:
         number: int = 0,
         token: str = "",
     ) -> None:
-        """Work on the study until enough trials are finished, as its worker of this number."""
+        """Run trials as the worker of this number until enough are finished."""
         study, folder, optuna_study, device = (
             self.study,
             self.folder,
@@ -236,8 +236,8 @@ def opened(
     device: str,
     note: Callable[[str], object],
 ) -> Iterator[OpenRun]:
-    """Make or continue the run for a launch on `device`, while no other may. Trials that were lost
-    since the last launch are enqueued again, and `note` gets a line on each."""
+    """Create or continue the run for a launch on `device`, under the folder's lock. Trials that
+    were lost since the last launch are enqueued again, and `note` gets a line on each."""
     url = address(folder, options.storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
     inputs, definition = read_study(study, device)
@@ -267,8 +267,8 @@ def opened(
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
-    """The URL of a launch's storage, as asked or remembered. Raises RunError if the two differ, and
-    for a folder with parts elsewhere."""
+    """URL of the launch's storage, from its options or the run folder. Raises RunError if the two
+    differ, and for a folder with parts elsewhere."""
     folder.check_no_links()
     if storage is None:
         return folder.storage
@@ -284,7 +284,7 @@ def address(folder: RunFolder, storage: str | None) -> str:
 
 
 def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
-    """Read and check the inputs of all trials, and define the study."""
+    """Read and check the inputs of all trials; also the definition of the study."""
     quiet_libraries()
     check_engine(study.engine, device)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -312,7 +312,7 @@ def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
 
 @contextmanager
 def writing(folder: RunFolder) -> Iterator[None]:
-    """Turn what a disk or a database raises when it refuses a write into a RunError."""
+    """Turn write errors of a disk or a database into a RunError."""
     try:
         yield
     except (OSError, StorageInternalError, OperationalError) as error:

@@ -1,4 +1,4 @@
-"""Opening the Optuna study of a run folder: made, continued, or refused because it is another's."""
+"""Open the Optuna study of a run folder: create it, continue it, or refuse another's."""
 
 import platform
 import re
@@ -65,8 +65,8 @@ def open_study(
     *,
     own: bool,
 ) -> optuna.Study:
-    """Make or continue the Optuna study; the caller holds the folder's lock. Raises RunError if
-    folder or storage hold another study, or trials of one that is gone."""
+    """Create or continue the Optuna study; the caller holds the folder's lock. Raises RunError if
+    folder or storage hold another study, or trials of a lost one."""
     begun = any(
         stored.study_name == study.name and DEFINITION in stored.user_attrs
         for stored in storage.get_all_studies()
@@ -92,7 +92,7 @@ def open_study(
 
 
 def check_no_trials(folder: RunFolder) -> None:
-    """Refuse a new study over the trials of one that is lost: their models would be replaced."""
+    """Refuse a new study in a folder with trials of a lost one, whose models it would replace."""
     if any(folder.trials.glob("*")):
         lost = folder.shown_storage if folder.address.exists() else folder.database.name
         raise RunError(
@@ -103,7 +103,7 @@ def check_no_trials(folder: RunFolder) -> None:
 
 
 def _set_aside(folder: RunFolder, note: Callable[[str], object]) -> None:
-    """Move away what is left of a run whose database is there and empty, as after a power cut."""
+    """Set aside the files of a run whose database is empty, as after a power cut."""
     files = [file for file in (folder.rows, folder.bench) if file.exists()]
     if left := [*folder.trials.glob("*"), *files]:
         lost = folder.path / f"lost-{secrets.token_hex(4)}"
@@ -116,7 +116,7 @@ def _set_aside(folder: RunFolder, note: Callable[[str], object]) -> None:
 def describe(
     optuna_study: optuna.Study, study: Study, device: str, timeout: float | None = None
 ) -> None:
-    """Note what this launch wants, for how many seconds it takes trials, and with what it works."""
+    """Record what this launch wants, its time limit, and its versions."""
     packages = ("maskfront", "torch", "transformers", "optuna")
     versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
     versions |= {"device": device, "machine": platform.platform()}
@@ -145,7 +145,7 @@ def ask_first(optuna_study: optuna.Study, study: Study) -> None:
 def join_study(
     study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str]
 ) -> optuna.Study:
-    """The Optuna study that a launch has opened, for one more worker. Raises RunError if there is
+    """Open the Optuna study of a running launch for another worker. Raises RunError if there is
     none, or if it is another."""
     if study.name not in optuna.get_all_study_names(storage):
         raise RunError(
@@ -187,8 +187,8 @@ def _place_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def _is_copy(folder: RunFolder, optuna_study: optuna.Study, home: Mapping[str, Any]) -> bool:
-    """Whether a folder of the identity of the study's home is a copy of it: the home is another
-    that is at work, or has models that are not here. Else it is the home on another disk."""
+    """Whether this folder is a copy of the study's home: that other folder exists and is running,
+    or has models that are missing here. Otherwise it is the home, moved to another disk."""
     if home.get("inode", folder.inode) == folder.inode:
         return False
     other = RunFolder(Path(home["path"]))
@@ -234,14 +234,14 @@ def _check_same(
 
 
 def _difference(key: str, was: str, now: str) -> str:
-    """How an entry of the definition has changed; two fingerprints would tell nobody."""
+    """Describe how an entry of the definition has changed; fingerprints get a message instead."""
     if key in _CONTENTS and _FINGERPRINT.fullmatch(was) and _FINGERPRINT.fullmatch(now):
         return _CONTENTS[key]
     return f"{key} was {was}, is now {now}"
 
 
 def check_room(text: str, alive: Mapping[str, WorkerRecord], more: int = 1) -> None:
-    """Raise RunError if the storage does not serve these workers and `more` of this machine."""
+    """Raise RunError if the storage cannot serve the live workers and `more` on this machine."""
     kind = kind_of(parse_url(text))
     if kind == "journal" and len(alive) + more > JOURNAL_WORKERS:
         raise RunError(

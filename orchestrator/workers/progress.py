@@ -15,7 +15,7 @@ _DAY = 86400.0  # seconds
 
 
 class TrialTimeoutError(Exception):
-    """A search has taken longer than a trial may."""
+    """Raised when a search exceeds the time of a trial."""
 
 
 class LaunchProgress:
@@ -49,11 +49,11 @@ class LaunchProgress:
         self._bars.stop()
 
     def finished(self, trials: int) -> None:
-        """So many trials of the study are finished, by all its workers."""
+        """Show the number of finished trials, of all workers."""
         self._bars.update(self._study, completed=trials)
 
     def population(self, numbers: list[int]) -> None:
-        """The trials of these numbers start as one population."""
+        """Show that these trials start as one population."""
         first, last = numbers[0], numbers[-1]
         if last - first == len(numbers) - 1:
             name = f"trial {first}" if first == last else f"trials {first} to {last}"
@@ -63,7 +63,8 @@ class LaunchProgress:
         self._line(name)
 
     def trial_ended(self, line: str, *, counts: bool) -> None:
-        """A trial was told; `line` says how it went, `counts` whether it brings the study on."""
+        """Show the end of a trial; `line` is its result, and `counts` whether it counts as
+        finished."""
         self._bars.advance(self._population)
         if counts:
             self._bars.advance(self._study)
@@ -73,7 +74,8 @@ class LaunchProgress:
         say(self._console, f"{self._speaker}{line}")
 
     def search(self, limit: float | None) -> None:
-        """A search starts; after `limit` seconds its next step raises TrialTimeoutError."""
+        """Start the clock of a search; after `limit` seconds its next step raises
+        TrialTimeoutError."""
         self._limit = math.inf if limit is None else limit
         self._until = time.monotonic() + self._limit
 

@@ -1,5 +1,5 @@
-"""Where a new study begins if others came before: the ends, and the knobs of their fronts, those of
-the nearest task first (the warm start of auto-sklearn, Feurer et al. 2015)."""
+"""Warm start of a study: extreme target ratios, then the knobs on the fronts of earlier runs, those
+of the nearest task first (as in auto-sklearn, Feurer et al. 2015)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _RATIO = "target_ratio"
 
 
 def earlier_runs(study: Study) -> list[RunRecord]:
-    """Read the runs that the study begins with. Raises RunError for one with other knobs."""
+    """Read the runs of `Study.warm_start`. Raises RunError for a run with other knobs."""
     runs = [read_run(folder) for folder in study.warm_start]
     for run in runs:
         _check(run, study)
@@ -32,8 +32,8 @@ def earlier_runs(study: Study) -> list[RunRecord]:
 
 
 def enqueue_warm(optuna_study: optuna.Study, study: Study, features: Mapping[str, float]) -> None:
-    """Enqueue the knobs that earlier runs found, in a study of a task of these features of which no
-    trial has begun; the caller holds a lock. What a killed launch has enqueued stays as it is."""
+    """Enqueue knobs of earlier runs in a study without trials, for a task of these features; the
+    caller holds a lock. Knobs that a killed launch has enqueued stay."""
     trials = optuna_study.get_trials(deepcopy=False)
     if not study.warm_start or any(trial.state is not TrialState.WAITING for trial in trials):
         return
@@ -44,8 +44,8 @@ def enqueue_warm(optuna_study: optuna.Study, study: Study, features: Mapping[str
 
 
 def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> list[float]:
-    """How far the features of other tasks are from one's own: the L1 distance, each feature scaled
-    so that those of all tasks fill [0, 1]; infinite where they are not known."""
+    """L1 distances of other tasks' features from this task's, each feature scaled so that all tasks
+    fill [0, 1]; infinite where unknown."""
     tasks = [own, *filter(None, others)]
     spans = {n: max(task[n] for task in tasks) - min(task[n] for task in tasks) for n in own}
     return [
@@ -57,7 +57,8 @@ def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -
 def warm_start(
     study: Study, definition: Mapping[str, str], features: Mapping[str, float]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """First knobs, each behind a text with its source. Raises RunError for a run of other knobs."""
+    """Knobs to begin with, each with a text that names its source. Raises RunError for a run of
+    other knobs."""
     # First the largest and the smallest target ratio of the space, if it has one, the other knobs
     # drawn: the ends of the front. Then the fronts of the runs, at most half of the wanted trials:
     # that of the nearest task first (`distances`), of equally near ones that of the most similar
@@ -90,7 +91,7 @@ def warm_start(
 
 
 def clipped(value: Any, knob: BaseDistribution) -> Any:
-    """The value of the knob that is nearest to `value`, on its grid if it has one."""
+    """Clip `value` to the range of the knob, and to its grid if it has a step."""
     if isinstance(knob, CategoricalDistribution):
         return value
     assert isinstance(knob, FloatDistribution | IntDistribution), knob
@@ -124,7 +125,7 @@ def _check(run: RunRecord, study: Study) -> None:
 
 
 def _holds(knob: BaseDistribution, theirs: BaseDistribution) -> bool:
-    """Whether it can take what was drawn from theirs; numbers beyond its ends are moved inside."""
+    """Whether a knob accepts values of another study's; numbers beyond its range are clipped."""
     if isinstance(knob, CategoricalDistribution) and isinstance(theirs, CategoricalDistribution):
         return set(theirs.choices) <= set(knob.choices)
     return not any(

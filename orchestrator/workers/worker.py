@@ -1,4 +1,4 @@
-"""Loop of a worker: claim a population, search it as one program, tell each trial; again."""
+"""Loop of a worker: claim a population, search it as one program, report each trial; repeat."""
 
 import math
 import random
@@ -17,8 +17,8 @@ from optuna.trial import TrialState
 from objectives.device import free_memory, matmul_dtype, out_of_memory
 from objectives.errors import MaskfrontError, UserError, hide_passwords
 from objectives.measures.measured import WrongCostError
+from objectives.measures.score import Score
 from objectives.search_method import Outcome, SearchFailure, SearchMethod, SearchResult, populations
-from objectives.workbench.scoring import Score
 from objectives.workbench.workbench import Workbench
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import all_trials
@@ -44,7 +44,8 @@ from orchestrator.workers.limits import finished_trials, why_it_ends
 from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 
 Callback = Callable[[RunRecord], object]
-"""Called with the run as it stands when trials have ended; a worker knows nothing of reports."""
+"""Function that is called with the current run when trials have ended; a worker does not import
+reports."""
 
 # A worker gives up when this many trials in a row have failed, in two populations at least, or when
 # all of its first two populations have.
@@ -53,7 +54,7 @@ _IDLE = 2.0  # seconds at most until a worker without a trial looks again
 
 
 class Worker:
-    """Worker on an open study."""
+    """Worker of an open study."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Worker:
         self.most: float = math.inf  # trials of one population that memory is known to hold
 
     def run(self, callbacks: Sequence[Callback]) -> None:
-        """Populations until enough trials are finished, by whomever."""
+        """Run populations until all workers together have finished enough trials."""
         self._record_unpruned()
         fruitless = 0  # populations in a row of which no trial counted
         while (finished := finished_trials(self.optuna_study)) < self.study.trials:
@@ -116,8 +117,8 @@ class Worker:
                 )
 
     def _record_unpruned(self) -> None:
-        """Keep the score of the teacher, and name the two objectives. Raises RunError if the run's
-        earlier trials were measured otherwise than this launch would."""
+        """Record the teacher's score and name the two objectives. Raises RunError if earlier trials
+        of the run were measured differently."""
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
             **self._yardstick(self.bench),
@@ -154,8 +155,8 @@ class Worker:
             self.optuna_study.set_metric_names([by, unpruned.unit])
 
     def _yardstick(self, bench: Workbench) -> dict[str, Any]:
-        """Objective, units of sizes, and the sizes of the unpruned model: a task of a run has but
-        one of each."""
+        """Objective, units of cost, and sizes of the unpruned model, which all trials of a run must
+        share."""
         return {
             "objective": self.study.objective,
             "unit": bench.problem.counted.cost.unit,
@@ -165,8 +166,8 @@ class Worker:
         }
 
     def _population(self) -> bool:
-        """Claim, search and tell trials; none is left running, if the storage answers. False if
-        there was none to claim."""
+        """Claim, search and report one population; no trial is left running if the storage answers.
+        False if there was none to claim."""
         device, workers = self.bench.problem.device, 1
         if self.study.population == "auto" and device.startswith("cuda"):
             workers = max(1, len(living(self.optuna_study, self.folder)))
@@ -199,7 +200,7 @@ class Worker:
         return True
 
     def _members(self) -> list[tuple[int, SearchMethod]]:
-        """The trials' methods by number; a trial whose knobs its method refuses has failed."""
+        """Methods of the trials by number; a trial whose knobs its method refuses fails."""
         members = []
         for number, trial in list(self.running.items()):
             try:
@@ -209,8 +210,8 @@ class Worker:
         return members
 
     def _search(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
-        """Search these as one population; in halves if memory does not hold it, or if one of them
-        raises, which is no fault of the others."""
+        """Search these trials as one population; in halves if memory is too small, or if one trial
+        raises, to spare the others."""
         reason, ended = self._outcomes(group)
         left = [(number, method) for number, method in group if number in self.running]
         raised = ended == "raised" and len(self.failed) < _MOST_FAILURES
@@ -229,7 +230,8 @@ class Worker:
     def _outcomes(
         self, group: Sequence[tuple[int, SearchMethod]]
     ) -> tuple[str, Literal["done", "raised", "out of memory"]]:
-        """Search and tell; why those that are left have no outcome, and how the search ended."""
+        """Search and report; returns why trials without an outcome have none, and how the search
+        ended."""
         methods = [method for _, method in group]
         self._record_how(group)
         self.progress.search(self.study.trial_timeout)
@@ -266,8 +268,8 @@ class Worker:
         return reason, ended
 
     def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
-        """Keep with each trial what decides its last digits beside its knobs, before it begins: if
-        this worker dies, how many trained together says whether the knobs may be to blame."""
+        """Record with each trial, before it begins, what decides its last digits beside its knobs.
+        If this worker dies, the size of the population says whether the knobs may be to blame."""
         device = self.bench.problem.device
         for number, method in group:
             how = {records.POPULATION: len(group), records.DEVICE: device.partition(":")[0]}
@@ -278,7 +280,7 @@ class Worker:
                     self.running[number].set_user_attr(name, value)
 
     def _tell(self, number: int, outcome: Outcome, tasks: Mapping[str, ScoredOutcome]) -> None:
-        """Keep and tell one outcome; what was found is scored on each of the `tasks`."""
+        """Write and report one outcome; its model is scored on each of the `tasks`."""
         if isinstance(outcome, SearchFailure):
             self._fail([number], outcome.reason)
             return
@@ -320,7 +322,7 @@ class Worker:
 
     @contextmanager
     def _still_ours(self, number: int) -> Iterator[None]:
-        """Drop the result of a trial that others took for dead: its knobs were asked again."""
+        """Drop the result of a trial that other workers took for dead, as they retry its knobs."""
         try:
             yield
         except (*ALREADY_ENDED, OSError):  # the others remove what it writes
@@ -330,7 +332,7 @@ class Worker:
             self._ended(number, "failed by other workers: this one seemed dead", counts=False)
 
     def _repeat(self, number: int, method: SearchMethod) -> None:
-        """Tell a trial from the result of its finished twin; search it if that one has failed."""
+        """Report the result of an equal finished trial; if that one has failed, search."""
         twin = self.finished.twin_of(method)
         if twin is None:
             self._search([(number, method)])
@@ -346,7 +348,7 @@ class Worker:
             self._tell_result(number, twin.result, f", copied from trial {twin.number}")
 
     def _score(self, outcome: Outcome) -> tuple[Outcome, Mapping[str, ScoredOutcome]]:
-        """Score a model that was found on the study's task, "", and on others by their folders."""
+        """Score a model on the study's task, "", and on extra tasks by their folders."""
         if isinstance(outcome, SearchFailure):
             return outcome, {}
         try:
@@ -406,7 +408,7 @@ class Worker:
 
 
 def _numbers(name: str, bench: Workbench, model: Measured | Score) -> dict[str, float]:
-    """Name the metrics of a model on another task, as `Measured.beside` has them."""
+    """Scores on an extra task by name, as in `Measured.beside`."""
     what = f"{name} {bench.metric}"
     return {what: model.metric, f"{what} held out": model.heldout_metric}
 
@@ -417,7 +419,8 @@ def call_back(
     folder: RunFolder,
     note: Callable[[str], object],
 ) -> None:
-    """Show the run as it stands to each callback; one that fails is noted, and costs no trial."""
+    """Call each callback with the current run; a callback that fails is noted and costs no
+    trial."""
     if not callbacks:
         return
     record = record_of(optuna_study, folder.path)

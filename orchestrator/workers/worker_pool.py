@@ -1,5 +1,5 @@
-"""Several workers of one study: processes of this machine, or tasks of a Dask or Ray cluster. The
-durable state is the storage; what a worker returns only says how it ended."""
+"""Run several workers of one study: processes of this machine, or tasks of a Dask or Ray
+cluster."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ _FAREWELL = 30.0  # seconds that processes have to end after Ctrl-C, before they
 
 
 Ended = tuple[int, str | None]
-"""The number of a worker and why it ended; no reason if the study was finished."""
+"""Number of a worker and the reason it ended; None if the study was finished."""
 
 
 def launch_workers(
@@ -52,8 +52,8 @@ def launch_workers(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """`run_study` with several workers. One that dies is told of, and its trials are tried again by
-    the others. The callbacks are called when more trials have finished, once a second at most."""
+    """Run a study with several workers. The death of one is noted, and the others retry its trials.
+    The callbacks are called when more trials have finished, once a second at most."""
     workers, device = options.workers, options.device
     backend, cluster = options.backend, options.cluster
     if cluster is not None and backend == "loky":
@@ -101,7 +101,7 @@ def launch_workers(
 
 
 def default_workers(device: str) -> int:
-    """Count the GPUs that the device's name leaves open, at least 1."""
+    """Number of GPUs that the device's name allows, at least 1."""
     return max(1, len(visible_gpus())) if device == "auto" else 1
 
 
@@ -144,7 +144,8 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], own_process:
 def _processes(
     jobs: Sequence[tuple[Any, ...]], environments: Sequence[dict[str, str]]
 ) -> Iterator[list[Future[list[Ended]]]]:
-    """A process for each job, each its own executor: when one dies, loky ends its whole pool."""
+    """Start a process for each job, each with its own executor: if a process dies, loky ends its
+    whole pool."""
     pools = [
         ProcessPoolExecutor(
             max_workers=1, env=environment, initializer=begin_worker, initargs=(os.getpid(),)
@@ -178,7 +179,7 @@ def _follow(
     callbacks: Sequence[Callback],
     note: Callable[[str], object],
 ) -> list[Ended]:
-    """Wait until all workers have ended; tell of those that did before the study was finished."""
+    """Wait until all workers have ended; note each that ended before the study was finished."""
     ended: list[Ended] = []
     pending, shown = set(running), finished_trials(run.optuna_study)
     while pending:
@@ -224,7 +225,7 @@ def _unfinished(study: Study, optuna_study: optuna.Study, ended: Sequence[Ended]
 
 
 Submit = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], "Future[list[Any]]"]
-"""Starts a function once for each tuple of arguments; the future has their results."""
+"""Function that starts a task for each tuple of arguments; the future has their results."""
 # Restarts of a dead worker by Ray, as Dask has by itself; otherwise all end with it.
 _RESTARTS = 3
 
@@ -287,7 +288,7 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
 
 
 async def _handshake(address: str) -> None:
-    """Shake hands once, in time: a `Client` waits for minutes where something else listens."""
+    """Connect once with a short timeout: a `Client` waits for minutes if something else listens."""
     from distributed.comm.core import connect
 
     async with asyncio.timeout(CONNECT_SECONDS):

@@ -1,1 +1,1 @@
-"""A point of a front as a model folder."""
+"""Export a point of a front as a model folder."""

@@ -1,4 +1,4 @@
-"""The model card of an exported model: what it is, what it is worth, what it was made from."""
+"""Model card of an exported model: its architecture, scores and sources."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ TEMPLATES = Environment(
 def model_card(
     run: RunRecord, trial: FinishedTrial, family: Family, *, plain: bool, notes: Sequence[str]
 ) -> str:
-    """Markdown with the hub's front matter; `notes` are lines on what it is worth, `plain` says
-    that transformers has a class for the model, which runs without custom code."""
+    """Markdown with the hub's front matter; `notes` are lines on its scores, `plain` says that
+    transformers has a class for the model, so that it needs no custom code."""
     from huggingface_hub import ModelCardData
 
     result, unpruned = trial.result, run.unpruned
@@ -100,7 +100,7 @@ def model_card(
 
 
 def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
-    """Rows of this model's times, then of its megabytes and scores in each engine."""
+    """Rows with the model's times, then its megabytes and scores in each engine."""
     times, engines = [], {}
     speeds = [speed for speed in read_speeds(run) if trial in speed.models]
     shown = compared(speeds)

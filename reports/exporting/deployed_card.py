@@ -16,31 +16,31 @@ from reports.figures.compressed import ALONE, CASCADE, WRITTEN, CompressChoice, 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployed:
-    """A model or a cascade that was written, and what it is worth by its own folder."""
+    """A deployed model or cascade, with scores measured on its folder."""
 
     folder: Path
-    """Where it is."""
+    """Its folder."""
     cascade: Cascade
     """Expected scores: costs are milliseconds from text to label, on one thread. A model alone
     defers nothing."""
     milliseconds: float
-    """Mean of a held-out text in the folder as it was written."""
+    """Mean milliseconds of a held-out text, from text to label."""
     slow: float
-    """The 95th percentile."""
+    """95th percentile of the milliseconds."""
     speed_up: float
-    """How many times as fast as the unpruned model, in the engine whose answers are compared."""
+    """Speed-up over the unpruned model, in the engine whose answers are compared."""
     speed_up_int8: float | None
-    """How many times as fast as the unpruned model in int8; None if that was not timed."""
+    """Speed-up over the unpruned model in int8; None if that was not timed."""
     heldout_agreement: float
-    """With the unpruned model, by the folder's own answers."""
+    """Share of held-out texts that the folder answers as the unpruned model does."""
     heldout_metric: float
-    """The task's metric, by the same answers."""
+    """Held-out metric of the folder's answers."""
     deferred: float
     """Share of the held-out texts that the first model defers."""
 
     @property
     def alone(self) -> bool:
-        """Whether it is one model."""
+        """Whether it is a single model."""
         return len(self.cascade.stages) == 1
 
     def what(self) -> str:
@@ -74,7 +74,7 @@ class Deployed:
 
 
 def named(number: int | None, engine: str = "") -> str:
-    """A model of a run in words, with its engine if that is told."""
+    """Describe a model of a run, with its engine if given."""
     model = "the unpruned model" if number is None else f"the model of trial {number}"
     return f"{model} in {engine}" if engine else model
 
@@ -82,7 +82,8 @@ def named(number: int | None, engine: str = "") -> str:
 def choice_of(
     done: Deployed, metric: str, gate: str, members: Sequence[Member], rows: GateRows
 ) -> CompressChoice:
-    """Say what was written and whether it passed the `gate`, beside what it was chosen from."""
+    """Describe the written model, whether it passed the `gate`, and the candidates it was chosen
+    from."""
     files, folder = files_below(done.folder), for_shell(done.folder)
     size = sum((done.folder / file).stat().st_size for file in files)
     sentences = (

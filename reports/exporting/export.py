@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from orchestrator.study import Study
 
 _MOST_THRESHOLDS = 12
-"""That a card lists."""
+"""Most thresholds that a card lists."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A folder that was written, and what there is to tell of it."""
+    """A written folder, with notes on it."""
 
     folder: Path
-    """Where the model is."""
+    """Folder of the model."""
     notes: tuple[str, ...]
-    """A line where the model is outside its budget, and one for each checked file beside it."""
+    """A line if the model is outside its budget, and one for each checked ONNX file."""
 
 
 def export(
@@ -134,7 +134,7 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A folder to write to that becomes `out` at the end, or vanishes. Without `replace` raises
+    """Folder that becomes `out` at the end, or vanishes on an error. Without `replace` raises
     RunError if `out` holds something by then."""
     try:  # "." has no name of its own to write beside
         with atomic_write(out.resolve(), replace=replace) as unfinished:
@@ -146,7 +146,7 @@ def new_folder(out: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:
-    """The file in float32 and those in the bits that are named, each with what it loses."""
+    """Write ONNX in float32 and in the given bits; returns a note on the loss of each."""
     from objectives.delivery.deployed import labels_of, stage_of, stage_settings, write_classifier
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
@@ -192,7 +192,7 @@ def _megabytes(file: Path) -> str:
 
 
 def check_push(repo: str) -> None:
-    """Raise RunError for a bad name or without a token: what is known before anything is sent."""
+    """Raise RunError for an invalid name or without a token, before anything is sent."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]

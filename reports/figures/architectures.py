@@ -22,13 +22,13 @@ class KeptUnits:
 
     unit: str
     counts: tuple[tuple[int, ...], ...]
-    """A student may have fewer layers than the unpruned model: its row is then shorter."""
+    """Kept units, a row for each model; a student with fewer layers has a shorter row."""
     totals: tuple[int, ...]
     """Units of the unpruned model, one number a layer."""
 
     @property
     def shares(self) -> tuple[tuple[float | None, ...], ...]:
-        """Kept units as a share of the layer's; None where there is no such layer."""
+        """Share of each layer's units that is kept; None if there is no such layer."""
         return tuple(
             tuple(
                 row[layer] / total if layer < len(row) and total else None
@@ -53,18 +53,17 @@ def kinds_kept(run: RunRecord) -> list[KeptUnits]:
 
 @dataclass(frozen=True, kw_only=True)
 class Consensus:
-    """Which units the models of a front agree on."""
+    """Units that the models of a front agree on."""
 
     models: int
     heads: tuple[tuple[float, ...], ...]
     """Share of the models that keep each head, one row a layer."""
     ffn: tuple[tuple[int, int, int], ...]
-    """Numbers of FFN neurons that all models keep, that some keep, and that none keeps, one row a
-    layer."""
+    """Numbers of FFN neurons that all models keep, some keep, and none keeps, one row a layer."""
 
 
 def consensus(run: RunRecord) -> Consensus | None:
-    """Read the architectures of the front; None unless there are two that are all there."""
+    """Compare the architectures of the front; None unless at least two can be read."""
     full = list(zip(run.unpruned.heads_per_layer, run.unpruned.ffn_per_layer, strict=False))
     folder = RunFolder(run.folder)
     architectures = [read_layers(folder.trial(trial.number)) for trial in run.front if full]
@@ -85,7 +84,7 @@ _BAR = {"tickformat": ".0%", "thickness": 14}
 
 
 def architecture_section(overlay: Overlay) -> Section | None:
-    """Heat maps of every run whose front has a model with layers; None if none has."""
+    """Heat maps of every run whose front has a model with layers; None if there is none."""
     sentences, panels = [], []
     for index, run in enumerate(overlay.runs):
         kinds = kinds_kept(run)

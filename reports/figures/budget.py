@@ -1,4 +1,4 @@
-"""Did the search do what it was told: target ratio against reached ratio, and what moved it."""
+"""Target ratio against reached ratio, and the knobs that moved it."""
 
 from collections.abc import Sequence
 from itertools import starmap
@@ -15,22 +15,22 @@ from reports.overlay import Overlay
 
 _HOVER = "trial %{customdata[1]}<br>asked %{x}, reached %{y}<extra></extra>"
 _ASKED = ("target_ratio", "tolerance")
-"""Knobs that say what is asked, not how hard the search tries."""
+"""Knobs that set the target, not how hard the search tries."""
 
 
 _LeftOpen = Sequence[tuple[FinishedTrial, float]]
 
 
 def left_open(run: RunRecord, curves: Curves) -> list[tuple[FinishedTrial, float]]:
-    """The finished trials whose method says it, each with the ratio of what the masks had left open
-    when the search ended, before units are ranked and cut."""
+    """Finished trials whose method reports it, each with the ratio that the masks had left open at
+    the end of the search, before units are ranked and cut."""
     with_curve = [(trial, curves[trial.number]) for trial in run.finished if trial.number in curves]
     columns = [(trial, curve.columns.get("open_ratio")) for trial, curve in with_curve]
     return [(trial, values[-1][1]) for trial, values in columns if values]
 
 
 def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None:
-    """Target against reached, and what the masks left open against each knob."""
+    """Target against reached ratio, and the masks' open ratio against each knob."""
     finished = [trial for run in overlay.runs for trial in run.finished]
     if not finished:
         return None
@@ -51,7 +51,7 @@ def budget_section(overlay: Overlay, curves: Sequence[Curves]) -> Section | None
 
 
 def _miss(trial: FinishedTrial, ratio: float) -> float:
-    """How far above its target the search left its masks open, as a share of it."""
+    """Excess of the masks' open ratio over the target, as a share of the target."""
     return ratio / trial.result.target_ratio - 1
 
 

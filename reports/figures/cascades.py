@@ -1,4 +1,4 @@
-"""The cascades of a run in the figure of its front."""
+"""Cascades of a run in the figure of its front."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,14 @@ from reports.overlay import Overlay
 
 _MOST = 6  # models of the front that are paired
 _WORK = ("FLOPs", "latency", "bit operations")
-"""Costs that are paid at each answer. Of the others a cascade pays both models', always."""
+"""Costs that are paid for each answer; of the others a cascade always pays those of all its
+models."""
 
 
 def cascades_of(run: RunRecord) -> list[Cascade]:
-    """The front of the cascades of a run, by rising cost; costs are in the unit of the run.
-
-    None for a run that compares divergences or numbers, whose texts have several labels, or that
-    counts what is stored, and for one of an earlier version, which kept no answers.
-    """
+    """Front of a run's cascades, by rising cost in the unit of the run. None for a run that
+    compares divergences or numbers, has several labels a text, counts a stored size, or is of an
+    earlier version and kept no answers."""
     unpruned, judged = run.unpruned, read_rows(run)
     if judged is None or unpruned.cost_name not in _WORK or unpruned.objective != "metric":
         return []
@@ -47,11 +46,11 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
 
 
 RATIO_ALONE = "ratio"
-"""Mark of a trace that the page hides where its axis is another than the ratio of cost."""
+"""Mark of a trace that the page shows only on the axis of the cost ratio."""
 
 
 def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[Cascade]]) -> None:
-    """Add the front of each run's cascades; `found` are those of the runs in their order."""
+    """Add the front of each run's cascades; `fronts` are in the order of the runs."""
     for index, (run, front) in enumerate(zip(overlay.runs, fronts, strict=True)):
         if not front:
             continue
@@ -88,6 +87,6 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
 
 
 def stages_text(cascade: Cascade) -> str:
-    """Its models: "trial 3 → unpruned"."""
+    """Models of a cascade: "trial 3 → unpruned"."""
     numbers = [stage.number for stage in cascade.stages]
     return " → ".join("unpruned" if number is None else f"trial {number}" for number in numbers)

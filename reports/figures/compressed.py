@@ -1,4 +1,4 @@
-"""The first section of a page of `compress`: what it wrote, beside all that it could have."""
+"""First section of a page of `compress`: the written model beside all candidates."""
 
 import json
 from contextlib import suppress
@@ -27,27 +27,28 @@ _STYLES = {
 
 
 Point: TypeAlias = tuple[str, str, float, float]
-"""A model or a cascade: its kind and its name, milliseconds from text to label, and the share of
-the held-out texts that it answers as the unpruned model does."""
+"""A model or a cascade: kind, name, milliseconds from text to label, and share of the held-out
+texts that it answers as the unpruned model does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressChoice:
-    """The choice of `compress` in words, and the models that it chose from."""
+    """The choice of `compress` in words, and all candidates."""
 
     sentences: tuple[str, str, str, str]
-    """What was written, what it is worth, whether it passed the gate, the command that serves."""
+    """Sentences: the written model, its scores, whether it passed the gate, the command that serves
+    it."""
     points: tuple[Point, ...]
     files: tuple[str, ...]
-    """All that was written, below the folder."""
+    """Written files, relative to the folder."""
 
     def keep(self, run: RunRecord) -> None:
-        """Write it to the run folder."""
+        """Write the choice to the run folder."""
         atomic_write_text(run.folder / _FILE, json.dumps(asdict(self)))
 
 
 def read_choice(run_folder: Path) -> CompressChoice | None:
-    """Read what a run of `compress` wrote last; None where nothing was written."""
+    """Read the last choice of a run of `compress`; None if nothing was written."""
     with suppress(FileNotFoundError):
         file = run_folder / _FILE
         return as_record(CompressChoice, read_json(file), str(file))
@@ -55,13 +56,13 @@ def read_choice(run_folder: Path) -> CompressChoice | None:
 
 
 def files_below(folder: Path) -> tuple[str, ...]:
-    """Name all files below a folder, but for what Python leaves of an import."""
+    """List all files below a folder, without Python's bytecode."""
     files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
     return tuple(sorted(str(file) for file in files if "__pycache__" not in file.parts))
 
 
 def compressed_section(run: RunRecord) -> tuple[str, Section] | None:
-    """The answer of a run of `compress`, and its section; None of another, and where nothing was
+    """Answer and section of a run of `compress`; None for another run, and if nothing was
     written."""
     choice = read_choice(run.folder)
     if choice is None:

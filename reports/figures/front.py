@@ -1,4 +1,4 @@
-"""The figure of the front: objective against cost, every finished trial by what it is."""
+"""Figure of the front: objective against cost, every finished trial by its state."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ _SERVED = (
     (theme.ORANGE, "pentagon", "star-diamond-open"),
     (theme.SKY, "cross", "hexagram-open"),
 )
-"""For each engine with other bits in turn the colour, and the marks of front and unpruned model."""
+"""Colour of each engine with other bits, in turn, and its marks of front and unpruned model."""
 _Points = Mapping[int | None, Measured]
 """Models by the numbers of their trials; None is the unpruned one."""
 _Levels = dict[int, tuple[float, str, str]]
-"""By the index of a run: a metric, what it is, and where at its line that stands."""
+"""Metric, its description, and the position of the text, by the index of a run."""
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
@@ -187,7 +187,7 @@ class _Drawing:
                 )
 
     def _explain_bits(self, bits: set[int]) -> None:
-        """Explain the marks of the front in the legend, where a model has fewer bits."""
+        """Explain the front's marks in the legend, if a model has fewer bits."""
         for number in sorted(bits, reverse=True) if bits != {32} else ():
             self.figure.add_scatter(
                 x=[None],
@@ -198,7 +198,7 @@ class _Drawing:
             )
 
     def _name_recommended(self, view: ParetoView) -> None:
-        """Write beside the models to look at first what they are."""
+        """Label the models to look at first."""
         rows = recommendations(view)
         costs = [trial.result.ratio for trial in view.front] + [min(1, self.run.unpruned.ratio)]
         middle = math.sqrt(min(costs) * max(costs)) if self.overlay.wide else max(costs) / 2
@@ -270,7 +270,7 @@ def _points(trials: Sequence[FinishedTrial]) -> _Points:
 
 
 def _add_levels(figure: go.Figure, overlay: Overlay) -> None:
-    """A dashed line at the metric of each unpruned model, a dotted one at that of words alone."""
+    """Draw a dashed line at the metric of each unpruned model, a dotted one at that of tf-idf."""
     if overlay.by_divergence:
         return
     unpruned: _Levels = {}
@@ -300,7 +300,7 @@ def _unpruned_text(overlay: Overlay, unpruned: UnprunedResult) -> str:
 def _add_lines(
     figure: go.Figure, overlay: Overlay, levels: _Levels, dash: str, colour: str
 ) -> None:
-    """A line for each level; runs with the same one share it."""
+    """Draw a line for each level; runs of equal level share it."""
     first: dict[float, int] = {}
     for index, (metric, _, _) in levels.items():
         first.setdefault(overlay.height(overlay.runs[index], metric), index)

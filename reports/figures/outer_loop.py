@@ -22,21 +22,21 @@ from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 
 Steps = Sequence[tuple[float, float]]
-"""A step curve: where it steps, rising, and how high it is from there on."""
+"""Step curve: rising positions, and the height from each on."""
 FEWEST = 10
-"""Finished trials below which an importance, or how the front grew, would be noise."""
+"""Finished trials below which importances and the growth of the front are noise."""
 _SHOWN = 40
-"""Finished trials below which the page shows no importance: it may contradict the trials."""
+"""Finished trials below which the page shows no importances, as they may contradict the trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hypervolume:
-    """How the front of a run grew, as a share of the ideal: the unpruned model for nothing."""
+    """Growth of a run's front, as a share of the ideal: the unpruned metric at cost 0."""
 
     seconds: tuple[float, ...]
-    """When each finished trial ended, on the run's busy clock; empty if no times are known."""
+    """End of each finished trial on the run's busy clock; empty if no times are known."""
     shares: tuple[float, ...]
-    """Share that the front covered then."""
+    """Share of the ideal area that the front covered at each end."""
 
 
 def reference_point(worth: float) -> tuple[float, float]:
@@ -94,12 +94,11 @@ def _height(steps: Steps, x: float) -> float:
 
 
 def importances(run: RunRecord) -> dict[str, dict[str, float]]:
-    """How much each knob decides of the best 10% of each objective (PED-ANOVA), summing to 1.
+    """Importance of each knob for the best 10% of each objective (PED-ANOVA), summing to 1.
 
-    Optuna's measure takes low values for good: a worth is negated before it sees it. Of several
+    Optuna's measure takes low values for good, so objectives to maximise are negated. Of several
     methods the knobs of each sum to 1, over its own trials. Empty below `FEWEST` finished trials,
-    or if the study tunes nothing.
-    """
+    or if the study tunes nothing."""
     groups: dict[str, list[FinishedTrial]] = {}
     for trial in run.finished:
         groups.setdefault(str(trial.knobs.get(METHOD, "")), []).append(trial)
@@ -124,7 +123,7 @@ def importances(run: RunRecord) -> dict[str, dict[str, float]]:
 
 
 def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
-    """The finished trials in this order, valued (worth, ratio), in memory."""
+    """In-memory study of the finished trials in this order, with values (objective, ratio)."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # no line for each study that is made
     try:
@@ -146,7 +145,7 @@ def _study(run: RunRecord, trials: Sequence[FinishedTrial]) -> optuna.Study:
 
 
 def knob_panel(overlay: Overlay) -> Panel | None:
-    """Each knob against each objective, if the runs tune anything."""
+    """Plot each knob against each objective; None if the runs tune nothing."""
     spaces = joined_space(overlay)
     if not spaces:
         return None
@@ -193,7 +192,7 @@ def knob_panel(overlay: Overlay) -> Panel | None:
 
 
 def joined_space(overlay: Overlay) -> dict[str, BaseDistribution]:
-    """The knobs of finished trials, each with what holds its values in all runs."""
+    """Knobs of finished trials, each with a distribution that holds its values in all runs."""
     named: dict[str, list[BaseDistribution]] = {}
     drawn = {name for run in overlay.runs for trial in run.finished for name in trial.knobs}
     for run in overlay.runs:
@@ -218,7 +217,7 @@ def _joined(distributions: Sequence[BaseDistribution]) -> BaseDistribution | Non
 def knob_points(
     overlay: Overlay, index: int, knob: str, trials: Sequence[FinishedTrial], unit: str = ""
 ) -> dict[str, Any]:
-    """A trace without heights: trials of the run of this index, by a knob."""
+    """Trace without heights: trials of the run of this index, by a knob."""
     hover = f"trial %{{customdata[1]}}<br>{theme.plain(knob)} %{{x}}<br>%{{y}}{unit}<extra></extra>"
     return {
         "x": theme.brief(trial.knobs[knob] for trial in trials),
@@ -230,7 +229,7 @@ def knob_points(
 
 
 def outer_section(overlay: Overlay) -> Section | None:
-    """All that tells how the outer loop went; None before the first trial has finished."""
+    """Section on the outer loop; None before the first trial has finished."""
     if not any(run.finished for run in overlay.runs):
         return None
     histories = [hypervolume(run) for run in overlay.runs]

@@ -1,4 +1,4 @@
-"""The share of the FLOPs against the measured speed-up, for the models of a front."""
+"""Share of the FLOPs against measured speed-up, for the models of a front."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ from reports.timings import shape_text
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
-    """A panel for each run of which a model was timed; None if none was: the unpruned model alone
-    shows nothing of its students."""
+    """A panel for each run with timed models; None without one, as the unpruned model alone shows
+    nothing."""
     sentences, panels = [], []
     for index, timed in enumerate(speeds):
         if not any(speed.models for speed in timed):
@@ -60,7 +60,7 @@ def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
 
 
 def _scored(speed: Speed, run: RunRecord) -> bool:
-    """Whether it is known what the unpruned model is worth there."""
+    """Whether the unpruned model was scored in this engine."""
     if speed.bits == run.bits:
         return speed.unpruned_model(run.unpruned) is not None
     return speed.reference_model.worth is not None
@@ -76,7 +76,8 @@ def _fastest(shape: Sequence[Speed]) -> str:
 
 
 def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
-    """How many models of the front the unpruned one beats in any float32 and in its own engine."""
+    """Number of the front's models that the unpruned one beats, in any float32 engine and in its
+    own."""
     unpruned = rival.reference_model
     worth, limit = unpruned.worth or run.unpruned, unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]

@@ -1,5 +1,4 @@
-"""Shared style of the figures: colours for colour-blind eyes, a layout for light and dark,
-panels."""
+"""Shared style of the figures: colour-blind-safe colours, layout for light and dark, panels."""
 
 import html
 import math
@@ -24,8 +23,8 @@ GREY = "#808080"
 
 RUN_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 RUN_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon")
-"""Symbols of the runs of an overlay, in turn: never told by colour alone. From the seventh on a
-colour comes again, with another symbol and another dash."""
+"""Symbols of the runs of an overlay, in turn, so that colour is never the only difference. From the
+seventh on a colour repeats with another symbol and another dash."""
 RUN_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 AXIS = {
@@ -56,15 +55,15 @@ LAYOUT: dict[str, Any] = {
     "hoverlabel": {"bgcolor": "white", "font": {"color": "#222222"}, "align": "left"},
 }
 LEGEND = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0}
-"""Below the axes, from the left edge on."""
+"""Legend below the axes, from the left edge."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure of the page. What is drawn is also a table and a CSV file there."""
+    """Figure of the page, which also shows its data as a table and a CSV file."""
 
     name: str
-    """Its element on the page: letters, digits and "-"."""
+    """Id of its element on the page: letters, digits and "-"."""
     title: str
     figure: go.Figure
     caption: str
@@ -72,7 +71,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A chapter of the page."""
+    """Section of the page."""
 
     name: str
     title: str
@@ -84,7 +83,8 @@ class Section:
 
 
 def lay_out(figure: go.Figure, *, height: int, top: int = 20, **own: Any) -> None:
-    """Give a figure what all figures share, a margin of `top` for titles, and what is its `own`."""
+    """Apply the shared layout to a figure, with a margin of `top` for titles, and its `own`
+    settings."""
     margin = {"l": 60, "r": 20, "t": top, "b": 60}
     figure.update_layout(**LAYOUT | {"height": height, "margin": margin, "legend": LEGEND} | own)
 
@@ -95,7 +95,7 @@ def axis(title: str, **style: Any) -> dict[str, Any]:
 
 
 def spacing(columns: int) -> float:
-    """Between this many panels side by side, as a share of the figure's width."""
+    """Space between this many panels side by side, as a share of the figure's width."""
     return min(0.03, 0.5 / max(1, columns - 1))
 
 
@@ -112,7 +112,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def in_lines(name: str, columns: int) -> str:
-    """A name broken at its dots and underscores, for one of this many panels side by side."""
+    """Break a name at its dots and underscores, to fit this many panels side by side."""
     widest, texts = max(8, 90 // columns), [""]
     for part in re.split(r"(?<=[._])(?=.)", name):
         if texts[-1] and len(texts[-1] + part) > widest:
@@ -147,7 +147,7 @@ def _shifted(index: int) -> int:
 def knob_axis(
     knob: str, distribution: BaseDistribution | None, trials: Iterable[TrialRecord]
 ) -> dict[str, Any]:
-    """The axis of a knob that is drawn from this distribution, for the values of trials."""
+    """Axis for the trials' values of a knob of this distribution."""
     if isinstance(distribution, CategoricalDistribution):
         return {"type": "category"}
     if getattr(distribution, "log", False):
@@ -159,7 +159,7 @@ def knob_axis(
 
 
 def brief(values: Iterable[Any]) -> list[Any]:
-    """Numbers to the five digits that an eye tells apart, for fewer bytes; text without markup."""
+    """Round numbers to five digits, for fewer bytes; text without markup."""
     return [
         float(f"{v:.5g}") if isinstance(v, float) else plain(v) if isinstance(v, str) else v
         for v in values
@@ -167,7 +167,7 @@ def brief(values: Iterable[Any]) -> list[Any]:
 
 
 def plain(text: object) -> str:
-    """Text for a figure, where Plotly would take `<b>` and its like for markup."""
+    """Escape text for a figure, where Plotly would read `<b>` and the like as markup."""
     return html.escape(str(text), quote=False)
 
 

@@ -1,1 +1,1 @@
-"""The HTML page, and the front as a picture."""
+"""HTML page, and the front as a picture."""

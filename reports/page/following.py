@@ -1,4 +1,4 @@
-"""Page and dashboard of a run that a launch is at work on, kept up to date by the launch itself."""
+"""Keep the page and the dashboard of a running launch up to date."""
 
 import hashlib
 import time
@@ -32,17 +32,15 @@ from reports.pareto import ParetoView, percent
 from reports.recommended import answer, certainty, recommendations
 
 FRONT = "front"
-"""Id of the figure in the study."""
+"""Id of the figure in the Optuna study."""
 _OWN_NOTES = "maskfront:notes"
 """System attribute of the study: digests of the note that `publish` found and of the one that it
 wrote. A note with another digest is a reader's."""
 
 
 def publish(run: RunRecord | Overlay) -> None:
-    """Write the notes of the study and of its ended trials, and its front, into the Optuna study.
-
-    None is written over what a reader wrote in its place; a trial's is written once.
-    """
+    """Write the notes of the study and of its ended trials, and its front, into the Optuna study. A
+    note that a reader wrote stays; a trial's is written once."""
     together = overlay(run)
     (run,) = together.runs
     study = load_optuna_study(run.folder)
@@ -60,7 +58,7 @@ def publish(run: RunRecord | Overlay) -> None:
 
 
 def _write_study_note(study: optuna.Study, attributes: Mapping[str, Any], note: str) -> None:
-    """Replace the study's note if it is our own, or if there is none."""
+    """Replace the study's note if maskfront wrote it, or if there is none."""
     stored = get_note_from_system_attrs(attributes, None)
     digests = [hashlib.sha256(text.encode()).hexdigest() for text in (stored["body"], note)]
     is_ours = stored["version"] == 0 or digests[0] in attributes.get(_OWN_NOTES, ())
@@ -71,7 +69,7 @@ def _write_study_note(study: optuna.Study, attributes: Mapping[str, Any], note: 
 
 
 def _front(together: Overlay) -> go.Figure:
-    """The front without what only the report's page uses: it is stored in rows of 2 kB."""
+    """Front without data that only the report needs, as it is stored in rows of 2 kB."""
     figure = front_figure(together)
     for trace in figure.data:
         if trace.hovertemplate is None:
@@ -130,13 +128,13 @@ def _trial_note(run: RunRecord, trial: TrialRecord) -> str:
 
 
 _SHARE = 0.05
-"""Share of the launch's time for writing: above it a write is left out. All is written again each
-time; at thousands of trials that takes seconds, in which the worker that writes does not train."""
+"""Share of the launch's time for writing, above which a write is skipped. Each write is complete;
+at thousands of trials that takes seconds in which the worker does not train."""
 
 
 class Following:
-    """A callback of a launch that writes page, notes and front; of its calls some are left out. At
-    the end of a launch nothing is raised: what cannot be written is noted."""
+    """Callback of a launch that writes page, notes and front, and skips some calls. At the end of a
+    launch nothing is raised: a failed write is noted."""
 
     def __init__(
         self,
@@ -153,7 +151,7 @@ class Following:
         self._folder: Path | None = None
 
     def __call__(self, run: RunRecord) -> None:
-        """Write the run as it stands, or leave that to a later call, or to the end."""
+        """Write the current run, or leave that to a later call."""
         now = self._clock()
         if self._spent > _SHARE * (now - self._began):
             return
@@ -164,7 +162,7 @@ class Following:
             self._spent += self._clock() - now
 
     def end(self, run: RunRecord) -> None:
-        """Write the run as it has ended."""
+        """Write the finished run."""
         try:
             self._write(run, live=False)
         except Exception as error:
@@ -174,8 +172,8 @@ class Following:
             )
 
     def cut_short(self) -> None:
-        """Write the run as an interrupt or an error left it, if there is a page that calls it
-        running; what goes wrong with that is not told beside what ended the launch."""
+        """Write the run after an interrupt or an error, if a page calls it running; errors in doing
+        so are not shown, as another has ended the launch."""
         if self._folder is not None:
             with suppress(Exception):
                 self._write(read_run(self._folder), live=False)

@@ -1,4 +1,4 @@
-"""The report: one HTML page that shows a run, or several on the same axes, and needs no network."""
+"""Report: one HTML page of a run, or several on the same axes, without network."""
 
 import base64
 import gzip
@@ -86,19 +86,19 @@ def document(
 
 
 def latency_units(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
-    """The units in which the fronts of all runs were timed."""
+    """Units in which the fronts of all runs were timed."""
     first, *others = ([speed.unit for speed in of_run] for of_run in speeds)
     return tuple(unit for unit in first if all(unit in other for other in others))
 
 
 def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> tuple[str, ...]:
-    """Units in which the front may be drawn: scores hold for these bits only."""
+    """Latency units in which the front may be drawn, with the bits that the scores are of."""
     full = {speed.unit for of_run in speeds for speed in of_run if speed.bits == bits}
     return tuple(unit for unit in latency_units(speeds) if unit in full)
 
 
 def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
-    """For each of these axes the unit of each engine with other bits, on the same shape."""
+    """Units of engines with other bits on the same shape, for each of these axes."""
     every = {speed.unit: speed for of_run in speeds for speed in of_run}
     return {
         axis: {
@@ -111,7 +111,7 @@ def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str,
 
 
 def _served(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> dict[str, Any]:
-    """Milliseconds of a model, or of the unpruned one, and for each engine what its card says."""
+    """Milliseconds of a model, or of the unpruned one, and the text of its card for each engine."""
     latencies, engines = {}, {}
     for speed in speeds:
         model = speed.unpruned_model(run.unpruned) if trial is None else speed.models.get(trial)
@@ -244,7 +244,8 @@ def _part(together: Overlay, index: int) -> dict[str, Any]:
 
 
 def _command(text: str) -> str:
-    """A command that somebody wrote into a run folder, with nothing in it that a shell acts on."""
+    """Command from a run folder, with special characters of a shell removed, as a stranger may have
+    written it."""
     with suppress(ValueError):
         return " ".join(map(for_shell, shlex.split(text)))
     return for_shell(text)
@@ -273,10 +274,10 @@ def _template() -> Template:
 
 @cache
 def _packed_plotly() -> str:
-    """Plotly's script: 2 MB instead of 5."""
+    """Plotly's script, compressed from 5 MB to 2."""
     return _packed(get_plotlyjs())
 
 
 def _packed(text: str) -> str:
-    """base64 of gzip: a fifth of the text, and nothing in it closes an element."""
+    """Text as base64 of gzip: a fifth of its size, and nothing in it closes an element."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

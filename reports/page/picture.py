@@ -1,4 +1,4 @@
-"""The front as a small picture, for a README, a slide or a paper."""
+"""Front as a small picture, for a README, a slide or a paper."""
 
 import subprocess
 import sys
@@ -61,11 +61,10 @@ def write_picture(figure: go.Figure, target: Path) -> Path:
 
 
 def _draw(figure: go.Figure, kind: str) -> bytes:
-    """The figure as a file of this kind; nothing if that cannot be done here.
+    """Figure as the bytes of a file of this kind, empty if that fails.
 
-    By a process of its own: kaleido waits forever for a browser that hangs, which happens now and
-    then, and a new one rarely does. The browser ends with the process that it talks to.
-    """
+    Runs in a process of its own: kaleido waits forever for a browser that hangs, which happens now
+    and then, and a new one rarely does. The browser ends with the process that it talks to."""
     if find_spec("kaleido") is None:
         return b""
     for _ in range(2):

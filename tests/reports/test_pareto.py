@@ -228,7 +228,7 @@ def test_hover_says_what_a_point_is(mixed_run: RunRecord) -> None:
         "trial 1",
         "accuracy 0.8100, held out 0.8000",
         "FLOPs ratio 0.4000, target 0.4000 ± 5%",
-        "400,000 flops@16, 40,000 params",
+        "400,000 flops@16, 40,000 params, 200,000 bytes",
     ]
 
 
@@ -261,6 +261,6 @@ def test_every_word_of_a_timed_run_is_of_its_time(timed_run: RunRecord) -> None:
     assert list(front.x) == [0.4, 0.7]
     assert front.hovertext[0].split("<br>")[2:4] == [
         "latency ratio 0.4000, target 0.4000 ± 5%",
-        "5.000 ms@cpu-2threads-b1-s16, 400,000 flops@16, 40,000 params",
+        "5.000 ms@cpu-2threads-b1-s16, 400,000 flops@16, 40,000 params, 200,000 bytes",
     ]
     assert "FLOPs" not in str(figure)

@@ -30,6 +30,7 @@ from objectives.measures.evaluate import (
     predict_with,
 )
 from objectives.measures.measured import WrongCostError
+from objectives.measures.score import Score
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut, shape_of
@@ -41,7 +42,6 @@ from objectives.training import teacher_states
 from objectives.workbench import scoring
 from objectives.workbench.fidelity import Fidelity
 from objectives.workbench.inputs import read_inputs
-from objectives.workbench.scoring import Score
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
 from tests.conftest import MARKERS, TINY, graded_rows, planted_rows

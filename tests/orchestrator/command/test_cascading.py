@@ -24,7 +24,7 @@ from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import predict
 from objectives.workbench.inputs import read_inputs
 from orchestrator.command.candidates import Candidates
-from orchestrator.command.cascading import _chosen
+from orchestrator.command.cascading import Gate, _chosen
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
 from reports.exporting.deployed_card import Deployed, deployed_card, named
@@ -199,8 +199,8 @@ def test_one_tokenizer_is_written_once(done: Deployed) -> None:
 @pytest.mark.parametrize(
     ("aims", "message"),
     [
-        ({"min_agreement": 0.9, "max_ms": 1.0}, "name only one aim"),
-        ({"min_agreement": 1.5}, "is not a share above 0 and at most 1"),
+        ({"min_agreement": 0.9, "max_ms": 1.0}, "name only one gate"),
+        ({"min_agreement": 1.5}, "1.5 cannot be a gate: it is not a share"),
         ({"engine": "eager"}, "a cascade runs in onnxruntime, not in 'eager'"),
     ],
 )
@@ -238,9 +238,6 @@ def pairs_costing(small: float, whole: float, wrong: int) -> list[CascadePair]:
     return list(pairs_of(members, rows))
 
 
-NO_AIM = {"min_agreement": None, "min_metric": None, "max_ms": None}
-
-
 @pytest.mark.parametrize(
     ("pairs", "aim", "message"),
     [
@@ -264,12 +261,12 @@ NO_AIM = {"min_agreement": None, "min_metric": None, "max_ms": None}
             {"max_ms": 0.5},
             r"takes at most 0\.5 ms: the fastest model alone takes 1\.00 ms",
         ),
-        (pairs_costing(1, 10, wrong=1), {"min_agreement": 0.999}, "has too few rows to say so"),
-        (pairs_costing(1, 10, wrong=1), {"min_metric": 1.1}, "has accuracy >= 1.1 with 95% conf"),
+        (pairs_costing(1, 10, wrong=1), {"min_agreement": 0.999}, "has too few rows to prove it"),
+        (pairs_costing(1, 10, wrong=1), {"min_metric": 0.9999}, "has accuracy >= 0.9999 with 95%"),
     ],
 )
 def test_where_there_is_no_cascade_it_is_said_why(
     launched: Run, pairs: list[CascadePair], aim: dict[str, float], message: str
 ) -> None:
     with pytest.raises(RunError, match=message):
-        _chosen(launched, pairs, NO_AIM | aim)
+        _chosen(launched, pairs, Gate.of("accuracy", 0.99, aim))

@@ -92,7 +92,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     assert text not in page
     sentences = (
         "The folder small (",
-        "It is the nearest, and does not pass the gate: to answer 95.0%",
+        "It is the nearest, and does not pass the gate that it answers 95.0%",
     )
     places = [page.index(sentence) for sentence in (*sentences, "Where to start")]
     assert places == sorted(places), "what was written comes first"
@@ -217,7 +217,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
             "texts.txt': no column 'label'; there are 'text'",
         ),
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
-        (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (take_"),
+        (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (min_"),
         (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, ask for less, or take"),
         (None, {"max_length": 4096}, "max_length is 4096; "),
         (None, {"out": "taken"}, "'taken' exists and is not an empty folder"),
@@ -491,7 +491,7 @@ def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], GateRow
 
 def chosen(wrong: Sequence[int], rows: int = 600, *, nearest: bool = False, **aims: float) -> Any:
     members, judges = judged(wrong, rows)
-    gate = compressing._Gate.of("accuracy", **aims)
+    gate = compressing._gate("accuracy", aims)
     return compressing._chosen(members, judges, gate, 2 * rows, nearest)
 
 
