@@ -88,13 +88,7 @@ def test_seconds_are_those_in_which_trials_ran_that_came_to_something(
     """Not of one whose worker died: it was buried when somebody looked again."""
     times = [(0, 60), (60, 140), (140, 30_000), (30_000, 30_100)]
     first, second, lost, last = (
-        make_trial(
-            number,
-            500_000,
-            0.8,
-            started=START + start,
-            ended=START + end,
-        )
+        make_trial(number, 500_000, 0.8, started=START + start, ended=START + end)
         for number, (start, end) in enumerate(times)
     )
     run = make_run([first, second, unfinished(lost, "failed"), last])

@@ -286,16 +286,10 @@ def test_only_what_a_trial_may_get_has_to_go_with_the_sizes(study: Study) -> Non
 
 def test_an_engine_goes_with_the_cost_of_milliseconds(study: Study) -> None:
     for settings, message in (
-        (
-            {"engine": "onnxruntime"},
-            r"Study\.engine is 'onnxruntime', which only matters",
-        ),
+        ({"engine": "onnxruntime"}, r"Study\.engine is 'onnxruntime', which only matters"),
         ({"latency_batch": 8}, r"Study\.latency_batch is 8, .* Study\.cost is 'flops'; leave late"),
         ({"cost": "latency", "latency_batch": 0}, r"Study\.latency_batch is 0; it must be >= 1"),
-        (
-            {"cost": "latency", "engine": "tpu"},
-            r"Study\.engine is 'tpu'; it must be one of eag",
-        ),
+        ({"cost": "latency", "engine": "tpu"}, r"Study\.engine is 'tpu'; it must be one of eag"),
     ):
         with pytest.raises(UserError, match=message):
             replace(study, **settings)

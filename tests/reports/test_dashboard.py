@@ -385,11 +385,7 @@ def in_one_storage(folder: Path, *names: str) -> str:
 
 def test_a_run_folder_shows_its_own_study_of_a_shared_storage(tmp_path: Path) -> None:
     storage = in_one_storage(tmp_path, "a", "b")
-    for source, wanted in (
-        (tmp_path, ["a", "b"]),
-        (tmp_path / "b", ["b"]),
-        (storage, ["a", "b"]),
-    ):
+    for source, wanted in ((tmp_path, ["a", "b"]), (tmp_path / "b", ["b"]), (storage, ["a", "b"])):
         with closing(Served(source)) as served:
             assert [*served.studies] == wanted
             for number in served.studies.values():

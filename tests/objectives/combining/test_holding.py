@@ -19,11 +19,7 @@ from objectives.combining.holding import (
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    share=st.floats(0.5, 0.99),
-    below=st.floats(0, 1),
-    rows=st.integers(1, 200),
-)
+@given(share=st.floats(0.5, 0.99), below=st.floats(0, 1), rows=st.integers(1, 200))
 def test_evidence_is_worth_at_most_its_stake_where_it_is_wrong(
     share: float, below: float, rows: int
 ) -> None:

@@ -73,9 +73,7 @@ def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
 
 
 @pytest.mark.slow
-def test_every_model_is_timed_in_every_engine_on_every_shape(
-    with_files: Path,
-) -> None:
+def test_every_model_is_timed_in_every_engine_on_every_shape(with_files: Path) -> None:
     """onnxruntime runs the files that a folder brings, and makes those of the unpruned twin."""
     model = with_files
     before, told = random_states(), []

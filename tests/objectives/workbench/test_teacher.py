@@ -22,12 +22,7 @@ from objectives.session import Session
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.data import Split
 from objectives.text.task import ROLES, Examples, LabelledText
-from objectives.workbench.teacher import (
-    Teacher,
-    load_teacher,
-    teacher_notes,
-    weak_teacher_note,
-)
+from objectives.workbench.teacher import Teacher, load_teacher, teacher_notes, weak_teacher_note
 from objectives.workbench.workbench import Workbench
 from tests.conftest import MARKERS
 from tests.objectives.conformance import RecordingProgress, random_states

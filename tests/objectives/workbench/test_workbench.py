@@ -259,10 +259,7 @@ def test_a_teacher_whose_answers_are_not_finite_is_refused(
     odd = replace(rows, texts=[*rows.texts[:-1], ("joy [MASK]",)])
     text = replace(inputs.text, roles={**inputs.text.roles, role: odd})
     with pytest.raises(UserError, match=r"to 1 of \d+ texts.*'joy \[MASK\]'; repair its ch"):
-        prepare(
-            replace(inputs, text=text),
-            session=Session(cache=tmp_path),
-        )
+        prepare(replace(inputs, text=text), session=Session(cache=tmp_path))
 
 
 def test_a_teacher_that_diverged_in_its_fine_tuning_is_refused(
@@ -567,12 +564,7 @@ def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
     inputs = read_inputs(
         planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2), seq_len=16
     )
-    bench = prepare(
-        inputs,
-        session=Session(cache=tmp_path),
-        cost=cost,
-        spaces=("heads", "ffn"),
-    )
+    bench = prepare(inputs, session=Session(cache=tmp_path), cost=cost, spaces=("heads", "ffn"))
     problem, whole = bench.problem, BertArchitecture.full(replace(TINY, layers=2))
     full = {
         "flops": ("flops@16", bench.unpruned.flops),
@@ -615,11 +607,7 @@ def test_a_study_of_milliseconds_has_the_unpruned_model_in_its_engine_too(
 ) -> None:
     inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), seq_len=16)
     bench = prepare(
-        inputs,
-        session=Session(cache=tmp_path),
-        cost="latency",
-        engine="bfloat16",
-        latency_batch=2,
+        inputs, session=Session(cache=tmp_path), cost="latency", engine="bfloat16", latency_batch=2
     )
     assert bench.problem.counted.cost.unit == "ms@bfloat16-cpu-1threads-b2-s16"
     assert bench.unpruned.cost == bench.problem.counted.full > 0

@@ -134,10 +134,7 @@ def test_front_is_told_in_what_the_study_counts(tiny_study_file: Path, tmp_path:
     assert point["unit"] == document["unpruned"]["unit"] == "params"
     assert point["cost"] == point["params"]
     assert point["ratio"] == point["params"] / document["unpruned"]["params"]
-    assert (point["flops_unit"], point["flops_full"]) == (
-        "flops@16",
-        document["unpruned"]["flops"],
-    )
+    assert (point["flops_unit"], point["flops_full"]) == ("flops@16", document["unpruned"]["flops"])
 
 
 def test_a_run_without_a_front_says_so_and_names_no_model(study: Study, tmp_path: Path) -> None:
@@ -197,9 +194,7 @@ def test_polish_leaves_a_run_beside_it(
 @pytest.mark.slow
 def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None:
     server = subprocess.Popen(
-        [*COMMAND, "dashboard", str(run_folder), "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
+        [*COMMAND, "dashboard", str(run_folder), "--port", "0"], stdout=subprocess.PIPE, text=True
     )
     try:
         assert server.stdout is not None
@@ -281,10 +276,7 @@ def test_a_launch_that_is_cut_short_leaves_a_page_that_says_so(
 
 
 BAD_STUDIES = {
-    "no study": (
-        ("study = Study(", "result = Study("),
-        r"no name `study`; its studies are result",
-    ),
+    "no study": (("study = Study(", "result = Study("), r"no name `study`; its studies are result"),
     "no study at all": (("study = Study(", "study = dict("), r"`study` is a dict; it must end in"),
     "two students": (
         ("trials=4", "trials=4, student='a', student_layers=(0,)"),
@@ -583,8 +575,7 @@ def test_what_a_run_folder_does_not_take_is_shown_and_said(
     (copy / "bench.json").rmdir()
     done = maskfront("report", copy)
     assert_one_clear_line(
-        done,
-        r"report\.html' could not be written \(Is a directory\); write it elsewhere \(--out\)",
+        done, r"report\.html' could not be written \(Is a directory\); write it elsewhere \(--out\)"
     )
 
 

@@ -211,11 +211,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
         (None, {"metric": "f2"}, "no metric 'f2'; choose one of accuracy, macro_f1, mcc, f1"),
         (None, {"metric": "mcc"}, "'mcc' is counted by no gate; name the share to keep"),
         (None, {"max_ms": 1, "min_agreement": 0.9}, "name only one gate (min_agreement=..., "),
-        (
-            None,
-            {"min_metric_kept": 0.9},
-            "texts.txt': no column 'label'; there are 'text'",
-        ),
+        (None, {"min_metric_kept": 0.9}, "texts.txt': no column 'label'; there are 'text'"),
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
         (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (take_"),
         (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, ask for less, or take"),
@@ -437,11 +433,7 @@ def test_a_student_that_is_named_is_trained_whole_in_place_of_cuts() -> None:
 @pytest.mark.usefixtures("slow_teacher")
 @pytest.mark.parametrize("texts", [60, 300])
 def test_a_smaller_checkpoint_of_other_tokens_learns_the_answers(
-    teacher: Path,
-    tiny_masked_lm: str,
-    texts: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    teacher: Path, tiny_masked_lm: str, texts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(planning, "_ENOUGH", 300)

@@ -61,10 +61,7 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
 
 @pytest.mark.slow
 def test_threads_are_divided_and_no_point_is_asked_twice(
-    study: Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(worker_pool.joblib, "cpu_count", lambda: 6)
