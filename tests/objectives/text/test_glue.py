@@ -9,15 +9,12 @@ import pytest
 from objectives.errors import UserError
 from objectives.text.glue import glue
 from objectives.text.roles import load_text
-from objectives.text.task import ROLES, LabelledText
+from objectives.text.task import ROLES
 from tests.glue_shaped import write_glue
+from tests.objectives.text.toy import texts_of
 
 NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "mnli-mm", "qnli", "rte", "wnli")
 REAL = Path(os.environ.get("MASKFRONT_GLUE", Path(__file__).parents[4] / "shared" / "glue"))
-
-
-def texts_of(text: LabelledText) -> dict[str, list[tuple[str, ...]]]:
-    return {role: list(text.roles[role].texts) for role in ROLES}
 
 
 @pytest.fixture(scope="module")

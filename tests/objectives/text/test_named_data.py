@@ -8,11 +8,7 @@ import pytest
 
 from objectives.errors import UserError
 from objectives.text.roles import load_text
-from objectives.text.task import Task
-
-
-def task_of(data: str) -> Task:
-    return Task(name="toy", data=data)
+from tests.objectives.text.toy import task_of
 
 
 @pytest.mark.parametrize(
@@ -65,26 +61,3 @@ def test_a_file_for_data_is_told_where_files_go(tmp_path: Path) -> None:
         UserError, match=r"train\.csv' is a file; .* by Task\.from_files\('/.*csv',"
     ):
         load_text(task_of(str(tmp_path / "train.csv")))
-
-
-def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text("text,label\na,1\nb,0\n")
-    test = tmp_path / "test.csv"
-    test.write_text('text,label\n"unclosed,1\nmore')
-    with pytest.raises(
-        UserError, match=r"could not be loaded \(file .*test\.csv.: a quote in line 2"
-    ):
-        load_text(task_of(str(tmp_path)))
-    test.write_text("text,label,extra\na,1,1\n")
-    with pytest.raises(
-        UserError, match=r"its files differ in their columns: .* \(\{'extra'\}\)\)$"
-    ):
-        load_text(task_of(str(tmp_path)))
-
-
-def test_files_of_one_split_that_differ_are_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "train-1.csv").write_text("text,label\na,no\n")
-    (tmp_path / "train-2.csv").write_text("text,label,extra\na,no,1\n")
-    with pytest.raises(UserError, match=r"\(Schema at index 1 was different: .* extra: ") as error:
-        load_text(task_of(str(tmp_path)))
-    assert "\n" not in str(error.value)
