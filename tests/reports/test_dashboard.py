@@ -103,12 +103,16 @@ class Served:
         with self.ask(path) as answer:
             return bytes(answer.read())
 
-    def refused(self, *args: Any, **kwargs: Any) -> str:
+    def failed(self, code: int, *args: Any, **kwargs: Any) -> bytes:
+        """What it answers where it answers with this code."""
         with pytest.raises(urllib.error.HTTPError) as caught:
             self.ask(*args, **kwargs)
         with caught.value as error:
-            assert error.code == 403
-            return str(json.load(error)["reason"])
+            assert error.code == code
+            return error.read()
+
+    def refused(self, *args: Any, **kwargs: Any) -> str:
+        return str(json.loads(self.failed(403, *args, **kwargs))["reason"])
 
 
 @pytest.fixture(scope="module")
@@ -314,10 +318,7 @@ def test_a_run_that_was_deleted_goes_and_another_at_its_path_comes(
         assert set(before) == {"old"} | others
         shutil.rmtree(gone.path)
         assert set(seen()) == others
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            served.ask(f"/api/studies/{before['old']}")
-        with caught.value as error:
-            assert error.code == 404
+        served.failed(404, f"/api/studies/{before['old']}")
         store_run(gone, many_run(3, name="new"))
         after = seen()
         assert set(after) == {"new"} | others
@@ -365,10 +366,7 @@ def test_only_files_of_the_run_are_served(runs: Path, tmp_path: Path, kind: str)
                 os.mkfifo(artifact)
             else:
                 artifact.symlink_to(secret)
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            served.ask(path)
-        with caught.value as error:
-            assert kept not in error.read()
+        assert kept not in served.failed(500, path)
 
 
 def in_one_storage(folder: Path, *names: str) -> str:
@@ -397,9 +395,7 @@ def test_of_a_storage_the_artifacts_that_are_here_are_shown(tmp_path: Path) -> N
     shutil.move(tmp_path / "there", tmp_path / "moved")  # to another machine, say
     with closing(Served(storage)) as served:
         assert served.read(served.artifact(1))
-        with pytest.raises(urllib.error.HTTPError) as caught:  # the dashboard's own
-            served.ask(served.artifact(2))
-        caught.value.close()
+        served.failed(500, served.artifact(2))  # the dashboard's own
         attributes = served.json("/api/studies/2")["user_attrs"]
         (home,) = (row["value"] for row in attributes if row["key"] == HOME)
     assert f"{tmp_path}/there" in home
