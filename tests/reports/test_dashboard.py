@@ -149,9 +149,7 @@ def test_what_a_hover_names_is_there(mixed_run: RunRecord) -> None:
     assert known == {"dominated": [2], "outside its budget or aims": [3]}
 
 
-def test_constraints_are_seen_and_no_trial_outside_its_budget_is_best(
-    runs: Path, one: Served
-) -> None:
+def test_constraints_are_seen_and_none_outside_its_budget_is_best(runs: Path, one: Served) -> None:
     """Traps D1: the dashboard reads constraints where Optuna 5 no longer writes them."""
     run = read_run(runs / "seed-0")
     study = one.json("/api/studies/1")
@@ -277,9 +275,7 @@ def test_a_note_on_a_study_is_kept_and_until_then_follows_the_run(
     assert [published(), published()] == ["mine", "mine"]
 
 
-def test_a_run_that_cannot_be_written_keeps_no_note(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_nobody_may_write_keeps_no_note(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # root may write anything
     with closing(Served(runs / "seed-1")) as served:
         body = {"body": "mine", "version": served.json("/api/studies/1")["note"]["version"] + 1}
@@ -300,9 +296,7 @@ def test_a_folder_of_runs_is_one_dashboard(runs: Path, both: Served) -> None:
 
 
 @pytest.mark.parametrize("source", ["one run", "a folder of runs"])
-def test_a_run_that_was_deleted_goes_and_another_at_its_path_comes(
-    tmp_path: Path, source: str
-) -> None:
+def test_a_deleted_run_goes_and_another_at_its_path_comes(tmp_path: Path, source: str) -> None:
     kept, gone = RunFolder(tmp_path / "kept"), RunFolder(tmp_path / "gone")
 
     store_run(kept, many_run(3, name="kept"))
@@ -434,9 +428,7 @@ def test_publishing_again_changes_nothing(runs: Path) -> None:
     assert study._storage.get_study_system_attrs(study._study_id) == before
 
 
-def test_notes_that_are_there_are_not_read_to_be_kept(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notes_are_not_read_to_be_kept(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To put one together all attributes are looked through: only the study's is, for its text."""
     read = []
 

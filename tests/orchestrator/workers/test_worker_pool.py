@@ -191,9 +191,7 @@ def test_workers_that_do_not_fit_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_each_worker_sees_one_of_the_gpus_that_the_launch_sees(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_worker_sees_one_gpu_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device.torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert device.visible_gpus() == ["0", "1"]

@@ -431,9 +431,7 @@ def test_onnx_gives_torchs_logits_and_few_bits_say_what_they_lose(
     assert all(f"- {markdown(note)}\n" in card for note in exported.notes)
 
 
-def test_int8_is_measured_on_the_runs_own_data_only(
-    run: RunRecord, study: Study, tmp_path: Path
-) -> None:
+def test_int8_is_measured_on_the_runs_data(run: RunRecord, study: Study, tmp_path: Path) -> None:
     run = replace(run, definition={**run.definition, "task.data": "another"})
     with pytest.raises(RunError, match="study 'tiny' does not have the data of the run"):
         export(run, 3, tmp_path / "model", int8=study)
