@@ -479,14 +479,3 @@ def test_only_train_grows(
     ):
         assert mine.input_ids == other.input_ids
         assert not set(map(tuple, mine.input_ids)) & set(map(tuple, bench.problem.train.input_ids))
-
-
-def test_what_is_unfit_is_refused_before_anything_is_made(
-    basic: Augmentation, tiny_bert: str, planted_task: Task
-) -> None:
-    for change, message in (
-        ({"masked_lm": tiny_bert}, "has no masked-LM head"),
-        ({"word_vectors": "nowhere.txt"}, "word vectors 'nowhere.txt': the file cannot be read"),
-    ):
-        with pytest.raises(UserError, match=message):
-            inputs_of(planted_task, tiny_bert, replace(basic, **change))

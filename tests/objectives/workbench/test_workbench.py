@@ -101,12 +101,6 @@ def test_the_roles_of_a_workbench_share_no_row(workbench: Workbench) -> None:
     assert sum(map(len, rows)) == len(set().union(*rows)) == 400
 
 
-def test_teacher_logits_stand_in_the_order_of_train(workbench: Workbench) -> None:
-    problem = workbench.problem
-    logits = predict(problem.student, problem.train, "cpu")
-    torch.testing.assert_close(problem.teacher_logits, logits)
-
-
 def test_the_teacher_answers_each_row_once_for_all_launches(
     checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -532,29 +526,36 @@ def test_the_shapes_are_known_before_anything_is_trained(
     assert (student, teacher) == (replace(TINY, layers=1 if layers else 3), TINY)
 
 
-@pytest.mark.parametrize("layers", [(), (0, 3), (-1, 0), (1, 0), (1, 1)])
-def test_layers_that_the_teacher_does_not_have_are_refused(
-    tiny_bert: str, planted_task: Task, layers: tuple[int, ...]
-) -> None:
-    with pytest.raises(UserError, match="must be ascending layers of the teacher, 0 to 2"):
-        read_inputs(planted_task, Teacher(checkpoint=tiny_bert), student_layers=layers)
+LAYERS = "must be ascending layers of the teacher, 0 to 2"
 
 
 @pytest.mark.parametrize(
-    ("max_length", "seq_len", "message"),
+    ("task", "settings", "message"),
     [
-        (65, None, "task.max_length is 65; .* takes 1 to 64 tokens"),
-        (24, 65, "seq_len is 65; .* takes 1 to 64 tokens"),
-        (24, -1, "seq_len is -1"),
-        (24, 0, "seq_len is 0"),
+        *(
+            ({}, {"student_layers": layers}, LAYERS)
+            for layers in ((), (0, 3), (-1, 0), (1, 0), (1, 1))
+        ),
+        ({"max_length": 65}, {}, "task.max_length is 65; .* takes 1 to 64 tokens"),
+        ({}, {"seq_len": 65}, "seq_len is 65; .* takes 1 to 64 tokens"),
+        ({}, {"seq_len": -1}, "seq_len is -1"),
+        ({}, {"seq_len": 0}, "seq_len is 0"),
+        (
+            {"metric": "agreement"},
+            {},
+            r"agreement.*has no classifier yet; use a fine-tuned c",
+        ),
     ],
 )
-def test_a_length_that_the_teacher_cannot_read_is_refused(
-    tiny_bert: str, planted_task: Task, max_length: int, seq_len: int | None, message: str
+def test_what_does_not_go_with_the_teacher_is_refused(
+    tiny_bert: str,
+    planted_task: Task,
+    task: dict[str, Any],
+    settings: dict[str, Any],
+    message: str,
 ) -> None:
-    task = replace(planted_task, max_length=max_length)
     with pytest.raises(UserError, match=message):
-        read_inputs(task, Teacher(checkpoint=tiny_bert), seq_len=seq_len)
+        read_inputs(replace(planted_task, **task), Teacher(checkpoint=tiny_bert), **settings)
 
 
 @pytest.mark.parametrize("cost", ["flops", "params", "units"])
@@ -702,11 +703,3 @@ def test_agreement_is_with_the_teacher_and_takes_no_labels(checkpoint: str, tmp_
     assert agreed < 1
     for split, own in zip(inputs.judging(), (bench.select, bench.heldout), strict=True):
         assert split.labels.tolist() == own.labels.tolist()
-
-
-def test_nothing_agrees_with_a_teacher_that_has_no_classes(
-    tiny_bert: str, planted_task: Task
-) -> None:
-    task = replace(planted_task, metric="agreement")
-    with pytest.raises(UserError, match=r"agreement.*has no classifier yet; use a fine-tuned c"):
-        read_inputs(task, Teacher(checkpoint=tiny_bert))

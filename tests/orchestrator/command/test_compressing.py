@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,8 @@ from objectives.combining.members import CascadeStage, GateRows, Member
 from objectives.delivery.checking import check
 from objectives.delivery.classify import Classifier
 from objectives.errors import MaskfrontError, UserError
-from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import load_text
-from objectives.workbench.workbench import Workbench
 from orchestrator.command import compressing, planning
 from orchestrator.command.candidates import Candidates
 from orchestrator.command.cli import main
@@ -36,12 +34,9 @@ from tests.conftest import planted_rows
 
 
 @pytest.fixture(scope="module")
-def teacher(workbench: Workbench, tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def teacher(fine_tuned: str) -> Path:
     """A fine-tuned classifier in a folder."""
-    folder = tmp_path_factory.mktemp("fine-tuned")
-    save_model(workbench.problem.teacher, folder)
-    Checkpoint(tiny_bert).tokenizer.save_pretrained(folder)
-    return folder
+    return Path(fine_tuned)
 
 
 @pytest.fixture
@@ -279,8 +274,9 @@ def test_a_model_that_is_no_better_than_one_answer_is_refused(
     assert "\n" not in str(error.value)
 
 
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
-    """The studies that `compress` launches from here on; each launch is interrupted."""
+@pytest.fixture
+def name_of(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The name of the study that `compress` would launch."""
     studies: list[Study] = []
 
     def interrupt(study: Study, **_: object) -> None:
@@ -289,27 +285,29 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
 
     monkeypatch.setattr(compressing, "launch", interrupt)
     monkeypatch.setattr(Candidates, "add", lambda *_: None)
-    return studies
+
+    def name(texts: Path, **settings: Any) -> str:
+        with pytest.raises(KeyboardInterrupt):
+            compress(
+                teacher,
+                texts,
+                **{"out": "small", "take_nearest": True, "max_length": 24, **settings},
+            )
+        return studies.pop().name
+
+    return name
 
 
 def test_other_settings_and_other_texts_are_another_run(
-    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+    texts: Path, name_of: Callable[..., str]
 ) -> None:
-    studies = launched(monkeypatch)
-
-    def name(**settings: Any) -> str:
-        with pytest.raises(KeyboardInterrupt):
-            compress(
-                teacher, texts, out="small", take_nearest=True, **{"max_length": 24, **settings}
-            )
-        return studies[-1].name
-
-    first = name()
+    first = name_of(texts)
     assert first.startswith("small-")
-    assert name(min_agreement=0.9, minutes=3) == first, "what was tried serves again"
-    shorter = name(max_length=16)
+    again = name_of(texts, min_agreement=0.9, minutes=3)
+    assert again == first, "what was tried serves again"
+    shorter = name_of(texts, max_length=16)
     texts.write_text("\n".join(planted_rows()["text"][:70]), encoding="utf-8")
-    assert len({first, shorter, name()}) == 3
+    assert len({first, shorter, name_of(texts)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -322,23 +320,15 @@ def test_other_settings_and_other_texts_are_another_run(
     ],
 )
 def test_the_run_has_a_name_whatever_signs_the_folder_has(
-    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, out: str, name: str
+    texts: Path, name_of: Callable[..., str], out: str, name: str
 ) -> None:
-    studies = launched(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        compress(teacher, texts, out=out, max_length=24, take_nearest=True)
-    assert re.fullmatch(re.escape(name) + "-[0-9a-f]{8}", studies[-1].name)
+    assert re.fullmatch(re.escape(name) + "-[0-9a-f]{8}", name_of(texts, out=out))
 
 
-def test_texts_of_100_000_characters_are_cut_off(
-    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_of_100_000_characters_are_cut_off(texts: Path, name_of: Callable[..., str]) -> None:
     long = texts.read_text(encoding="utf-8") + "\n" + "word " * 20_000
     texts.write_text(long, encoding="utf-8")
-    studies = launched(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        compress(teacher, texts, out="small", max_length=24, take_nearest=True)
-    assert studies
+    assert name_of(texts)
 
 
 @pytest.mark.parametrize("texts", [20, 200, 999, 1000, 16_000, 1_000_000])

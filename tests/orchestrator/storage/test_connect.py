@@ -27,7 +27,6 @@ from sqlalchemy.exc import OperationalError, PendingRollbackError
 
 from orchestrator.errors import RunError
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.sampler import make_sampler
 from orchestrator.storage import connect
 from orchestrator.storage.connect import open_storage, serve_storage
 from orchestrator.storage.retry import is_full, is_lost, retried
@@ -98,34 +97,6 @@ def test_a_new_database_takes_nothing_of_a_deleted_one(tmp_path: Path) -> None:
     assert open_storage(url).get_all_studies() == []
     with pytest.raises(RunError, match=r"study\.db' was deleted or replaced while this launch"):
         study.ask()
-
-
-def test_a_resumed_study_never_repeats_its_draws(tmp_path: Path) -> None:
-    draws = []
-    for _ in range(3):
-        study = optuna.create_study(
-            storage=open_storage(f"sqlite:///{tmp_path}/study.db"),
-            study_name="s",
-            directions=["maximize", "minimize"],
-            load_if_exists=True,
-        )
-        study.sampler = make_sampler(seed=7, trials_so_far=len(study.trials), population=4)
-        for trial in [study.ask(dict(_SPACE)) for _ in range(4)]:
-            draws.append((trial.params["x"], trial.params["y"]))
-            study.tell(trial, [trial.params["x"], trial.params["y"]])
-    assert len(set(draws)) == len(draws)
-
-
-def test_the_same_launch_draws_the_same() -> None:
-    def first_draw(trials_so_far: int) -> float:
-        study = optuna.create_study(
-            directions=["maximize", "minimize"],
-            sampler=make_sampler(seed=7, trials_so_far=trials_so_far, population=4),
-        )
-        return float(study.ask(dict(_SPACE)).params["x"])
-
-    assert first_draw(0) == first_draw(0)
-    assert first_draw(0) != first_draw(4)
 
 
 @pytest.mark.parametrize(

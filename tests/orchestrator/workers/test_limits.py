@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import io
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import optuna
 import pytest
 from rich.console import Console
 
-from maskfront import RunError, Study, UserError
+from maskfront import RunError, Study
 from orchestrator.runs.records import FinishedTrial, pareto_front
 from orchestrator.workers import limits
 from orchestrator.workers.limits import begin_launch, last_growth, why_it_ends
@@ -141,15 +139,3 @@ def test_several_workers_heed_a_timeout(study: Study, tmp_path: Path) -> None:
 def test_a_timeout_of_nothing_is_refused(study: Study, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"must be seconds above 0 \(timeout=\.\.\.\)$"):
         run_study(study, tmp_path / "run", timeout=0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"patience": 0}, "Study.patience is 0; it must be >= 1 or None"),
-        ({"trial_timeout": 0.0}, "Study.trial_timeout is 0.0; it must be > 0 or None"),
-    ],
-)
-def test_limits_of_nothing_are_refused(study: Study, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        replace(study, **changes)

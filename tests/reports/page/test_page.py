@@ -22,7 +22,6 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, TrialRecord, front_document
 from orchestrator.runs.run_folder import RunFolder
 from reports.page.page import write_report
-from reports.pareto import state_text
 from tests.reports.conftest import SPACE, widths_of, write_trial_files
 
 HOSTILE = "</script><script>document.title = 'broken'</script><b>&amp; \"'` 🦊 \u202e\u05e9\u05dc"
@@ -390,14 +389,6 @@ def test_a_thousand_trials_are_less_than_three_megabytes(
     page = write_report([run], tmp_path / "report.html")
     assert page.stat().st_size < 3_000_000
     assert len(Page(page).documents["data"]["runs"][0]["trials"]) == 1000
-
-
-def test_state_in_words(make_trial: Any) -> None:
-    assert state_text(make_trial(0, 500_000, 0.8)) == "finished"
-    assert state_text(make_trial(0, 500_000, 0.8, target=0.3)) == "outside budget"
-    for state in ("failed", "running"):
-        row = TrialRecord(number=0, state=state, knobs={}, result=None, failure=None)
-        assert state_text(row) == state
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(
