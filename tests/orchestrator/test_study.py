@@ -59,9 +59,7 @@ def test_first_knobs_lie_in_the_space(study: Study, name: str, knob: Knob, value
         ("one_sided", CategoricalDistribution([False, True]), True),
     ],
 )
-def test_the_ends_of_the_space_lie_in_it(
-    study: Study, name: str, knob: Knob, value: object
-) -> None:
+def test_the_ends_of_a_space_lie_in_it(study: Study, name: str, knob: Knob, value: object) -> None:
     assert replace(study, space={name: knob}, first=({name: value},)).first[0][name] == value
 
 
@@ -93,9 +91,7 @@ def test_the_ends_of_the_space_lie_in_it(
         ),
     ],
 )
-def test_a_space_holds_no_value_that_every_trial_refuses(
-    study: Study, name: str, knob: Knob, message: str
-) -> None:
+def test_a_space_holds_no_refused_value(study: Study, name: str, knob: Knob, message: str) -> None:
     with pytest.raises(UserError, match=rf"Study\.space has {name} = .*{message}"):
         replace(study, space={name: knob}, first=())
 

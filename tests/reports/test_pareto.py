@@ -170,9 +170,7 @@ def test_figure_shows_each_kind_by_shape_and_colour(mixed_run: RunRecord) -> Non
         assert len({trace.marker[looks] for trace in figure.data}) == 5
 
 
-def test_words_alone_are_a_dotted_line_with_both_numbers(
-    words_run: RunRecord, mixed_run: RunRecord
-) -> None:
+def test_words_alone_are_a_dotted_line(words_run: RunRecord, mixed_run: RunRecord) -> None:
     figure = front_figure(overlay([words_run]))
     assert {line.line.dash: line.y0 for line in figure.layout.shapes} == {"dash": 0.9, "dot": 0.85}
     texts = [annotation.text for annotation in figure.layout.annotations]

@@ -117,9 +117,7 @@ def origin(words: list[str], augmenter: Augmenter) -> int:
     return place
 
 
-def test_the_rows_stay_and_their_copies_follow_with_their_labels(
-    make: Make, augmenter: Augmenter
-) -> None:
+def test_rows_stay_and_copies_follow_with_their_labels(make: Make, augmenter: Augmenter) -> None:
     made = make(probability=0.7)
     assert list(made.texts[:5]) == [(text,) for text, _ in TRAIN]
     assert made.labels.dtype == np.int64

@@ -127,9 +127,7 @@ BLANKS = ("", " ", "\t\n ", "\u00a0")
 
 @pytest.mark.parametrize("column", ["text", "label"])
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_a_text_or_label_of_blanks_is_missing_in_every_kind_of_file(
-    tmp_path: Path, kind: str, column: str
-) -> None:
+def test_blanks_are_missing_in_every_kind_of_file(tmp_path: Path, kind: str, column: str) -> None:
     frame = pandas.DataFrame(numbered().to_dict())
     gaps = pandas.DataFrame([{"text": f"gap {row}", "label": "no"} for row in range(len(BLANKS))])
     both = pandas.concat([frame[:5], gaps.assign(**{column: BLANKS}), frame[5:]])

@@ -127,9 +127,7 @@ def test_rows_that_are_no_table_are_refused(rows: Any, message: str) -> None:
         Task.from_rows(rows, name="rows")
 
 
-def test_several_splits_of_a_function_or_of_save_to_disk_are_those_of_a_folder(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_splits_of_a_function_or_a_disk_are_those_of_a_folder(folder: Path, tmp_path: Path) -> None:
     splits = DatasetDict(
         {name: Dataset.from_csv(str(folder / f"{name}.csv")) for name in ("train", "test")}
     )

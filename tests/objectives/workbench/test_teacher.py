@@ -82,9 +82,7 @@ def relabelled(checkpoint: str, folder: Path, names: list[str]) -> str:
     return str(folder)
 
 
-def test_fine_tuning_takes_its_epochs_and_names_the_labels(
-    load: Load, workbench: Workbench
-) -> None:
+def test_fine_tuning_takes_its_epochs_and_names_labels(load: Load, workbench: Workbench) -> None:
     model, steps = load(epochs=2)
     assert steps == 2 * -(-len(workbench.problem.train) // 32)
     assert model.config.id2label == dict(enumerate(LABELS))
@@ -130,9 +128,7 @@ def test_a_run_that_goes_on_on_another_device_has_one_teacher(
     assert load(precision=other)[1] > 0, "what is asked for is made"
 
 
-def test_the_same_checkpoint_elsewhere_is_the_same_teacher(
-    load: Load, tiny_bert: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_moved_is_the_same_teacher(load: Load, tiny_bert: str, tmp_path: Path) -> None:
     load()
     moved = copytree(tiny_bert, tmp_path / "elsewhere")
     assert load(checkpoint=str(moved))[1] == 0
@@ -154,9 +150,7 @@ def test_whatever_decides_a_teacher_makes_another(load: Load) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_teacher_that_was_cut_short_is_fine_tuned_anew(
-    load: Load, tmp_path: Path, name: str
-) -> None:
+def test_a_teacher_cut_short_is_fine_tuned_anew(load: Load, tmp_path: Path, name: str) -> None:
     first, steps = load()
     (folder,) = tmp_path.iterdir()
     whole = (folder / name).read_bytes()
@@ -177,9 +171,7 @@ def test_a_teacher_that_was_cut_short_is_fine_tuned_anew(
     assert notes == []
 
 
-def test_fine_tuning_is_seeded_and_leaves_global_random_state_alone(
-    load: Load, tmp_path: Path
-) -> None:
+def test_fine_tuning_is_seeded_and_leaves_random_state_alone(load: Load, tmp_path: Path) -> None:
     before = random_states()
     first, _ = load()
     assert random_states() == before
@@ -229,9 +221,7 @@ def test_a_fine_tuned_checkpoint_is_the_teacher_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_how_to_fine_tune_a_teacher_that_is_fine_tuned_does_nothing(
-    fine_tuned: str, tiny_bert: str
-) -> None:
+def test_settings_of_a_fine_tuned_teacher_do_nothing(fine_tuned: str, tiny_bert: str) -> None:
     asked = {"epochs": 2, "learning_rate": 1e-4}
     (note,) = teacher_notes(Teacher(checkpoint=fine_tuned, **asked), LABELS)
     assert note.endswith("Teacher.epochs, Teacher.learning_rate does nothing")
@@ -317,9 +307,7 @@ def test_labels_that_do_not_match_are_refused(
         Checkpoint(relabelled(fine_tuned, tmp_path, outputs)).label_order(labels)
 
 
-def test_outputs_that_nobody_named_get_the_names_of_the_labels(
-    load: Load, fine_tuned: str, tmp_path: Path
-) -> None:
+def test_unnamed_outputs_get_the_labels_names(load: Load, fine_tuned: str, tmp_path: Path) -> None:
     unnamed = relabelled(fine_tuned, tmp_path / "unnamed", UNNAMED)
     model, _ = load(checkpoint=unnamed)
     assert model.config.id2label == dict(enumerate(LABELS))
@@ -337,9 +325,7 @@ def test_outputs_that_are_not_numbered_from_0_are_refused(fine_tuned: str, tmp_p
         Checkpoint(shifted).label_order(LABELS)
 
 
-def test_a_teacher_that_gives_several_labels_at_once_is_refused(
-    fine_tuned: str, tmp_path: Path
-) -> None:
+def test_a_teacher_of_several_labels_at_once_is_refused(fine_tuned: str, tmp_path: Path) -> None:
     model = BertForSequenceClassification.from_pretrained(fine_tuned)
     model.config.problem_type = "multi_label_classification"
     model.save_pretrained(tmp_path)

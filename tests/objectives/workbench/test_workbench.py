@@ -179,9 +179,7 @@ def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workben
     )
 
 
-def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
-    workbench: Workbench,
-) -> None:
+def test_a_model_that_costs_another_than_its_architecture_is_refused(workbench: Workbench) -> None:
     problem = workbench.problem
     less = BertArchitecture((LayerUnits((0,), (1, 2)),) * TINY.layers)
     flops = [Flops(TINY, 24).exact(found) for found in (BertArchitecture.full(TINY), less)]
@@ -200,9 +198,7 @@ def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
         replace(workbench, problem=in_params).score(small, less)
 
 
-def test_a_student_keeps_the_layers_it_is_told_to(
-    prepared: Workbench, workbench: Workbench
-) -> None:
+def test_a_student_keeps_the_layers_it_is_told(prepared: Workbench, workbench: Workbench) -> None:
     student, teacher = prepared.problem.student, workbench.problem.student
     assert student.config.num_hidden_layers == 2
     for place, layer in enumerate((0, 2)):
@@ -270,9 +266,7 @@ def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench)
     assert prepared.problem.budget.cost == Flops(replace(TINY, layers=2), 16)
 
 
-def test_a_teacher_with_its_labels_in_another_order_scores_the_same(
-    prepared: Workbench, workbench: Workbench
-) -> None:
+def test_a_teacher_of_turned_labels_scores_alike(prepared: Workbench, workbench: Workbench) -> None:
     assert prepared.unpruned.metric == workbench.unpruned.metric > 0.9
     assert prepared.unpruned.heldout_metric == workbench.unpruned.heldout_metric
 

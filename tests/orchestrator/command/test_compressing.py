@@ -165,9 +165,7 @@ def test_a_model_and_a_table_in_memory_give_the_run_of_their_files(
     assert files.run.folder == memory.run.folder
 
 
-def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
-    teacher: Path, tmp_path: Path
-) -> None:
+def test_rows_without_a_label_go_and_many_labels_get_rows(teacher: Path, tmp_path: Path) -> None:
     rows, labels = planted_rows()["text"][:256], 16
     table = tmp_path / "table.csv"
     lines = [f'"{text}",{n % labels if n % 7 else ""}\n' for n, text in enumerate(rows)]
@@ -233,9 +231,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "small").exists()
 
 
-def test_a_model_that_is_no_classifier_is_refused(
-    tiny_bert: str, texts: Path, tmp_path: Path
-) -> None:
+def test_what_is_no_classifier_is_refused(tiny_bert: str, texts: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no classifier yet; use a fine-tuned"):
         compress(tiny_bert, texts, out="small", max_length=24)
     assert not (tmp_path / "runs").exists()
@@ -298,9 +294,7 @@ def name_of(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
     return name
 
 
-def test_other_settings_and_other_texts_are_another_run(
-    texts: Path, name_of: Callable[..., str]
-) -> None:
+def test_other_settings_or_texts_are_another_run(texts: Path, name_of: Callable[..., str]) -> None:
     first = name_of(texts)
     assert first.startswith("small-")
     again = name_of(texts, min_agreement=0.9, minutes=3)

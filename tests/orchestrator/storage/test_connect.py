@@ -53,9 +53,7 @@ def test_storage_connections_do_not_wait_for_the_disk_at_each_commit(tmp_path: P
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == normal
 
 
-def test_the_end_of_a_trial_waits_for_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trials_end_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, synced = f"sqlite:///{tmp_path}/study.db", list[int]()
     study = optuna.create_study(storage=open_storage(url))
     fsync = os.fsync
@@ -175,9 +173,7 @@ def test_a_server_that_does_not_answer_is_one_line(
         "grpc://127.0.0.1:{port}",
     ],
 )
-def test_a_server_that_never_answers_is_not_waited_for(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_never_answers_is_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections and says nothing; whoever still waits after 30 s would for ever."""
     monkeypatch.setattr("orchestrator.storage.connect.CONNECT_SECONDS", 1)  # psycopg makes 2 of it
     with socket.create_server(("127.0.0.1", 0)) as silent:
