@@ -106,38 +106,6 @@ def test_workers_have_what_lies_beside_the_study_file(
     assert [trial.state for trial in run.trials] == ["finished"] * 6
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "orchestrator.command.cli",
-        "run",
-        str(write_study(epochs=500)),
-    ]
-    process = subprocess.Popen(
-        [*command, "--workers", "2", "--out", str(folder), "--device", "cpu"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    searching = 0
-    for line in process.stdout:
-        searching += "search: " in line
-        if searching == 2:
-            break
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert "launch again to go on" in errors
-    optuna_study = load_optuna_study(folder)
-    assert all(worker.ended for worker in workers_of(optuna_study).values())
-    assert {trial.failure for trial in read_run(folder).trials} == {"interrupted"}
-
-
 def test_a_worker_joins_only_what_was_begun(study: Study, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"there is no storage sqlite:.*study\.db; check its path"):
         work(study, out=tmp_path / "run", device="cpu")
