@@ -82,19 +82,11 @@ def test_each_seed_gives_its_best_model_within_the_ratio(comparison: Comparison)
     assert all(row.kept["select"][0.1] is None for row in comparison.contestants.values())
 
 
-def test_seconds_are_those_in_which_trials_ran_that_came_to_something(
-    make_run: MakeRun, make_trial: MakeTrial
-) -> None:
+def test_seconds_of_trials_that_died_do_not_count(make_run: MakeRun, make_trial: MakeTrial) -> None:
     """Not of one whose worker died: it was buried when somebody looked again."""
     times = [(0, 60), (60, 140), (140, 30_000), (30_000, 30_100)]
     first, second, lost, last = (
-        make_trial(
-            number,
-            500_000,
-            0.8,
-            started=START + start,
-            ended=START + end,
-        )
+        make_trial(number, 500_000, 0.8, started=START + start, ended=START + end)
         for number, (start, end) in enumerate(times)
     )
     run = make_run([first, second, unfinished(lost, "failed"), last])
@@ -139,9 +131,7 @@ def test_an_interval_covers_the_seeds_too(runs: Runs) -> None:
     assert (gain.low, gain.high) == pytest.approx((0.0, 0.2))
 
 
-def test_on_the_selection_split_the_area_is_the_hypervolume(
-    comparison: Comparison, runs: Runs
-) -> None:
+def test_the_area_on_the_selection_split_is_hypervolume(comparison: Comparison, runs: Runs) -> None:
     for name, row in comparison.contestants.items():
         volumes = [hypervolume(run).shares[-1] for run in runs[name]]
         assert row.areas["select"] == pytest.approx(volumes)
@@ -155,9 +145,7 @@ def heldout_area(run: RunRecord) -> float:
     return area
 
 
-def test_held_out_the_models_are_those_that_were_chosen(
-    make_run: MakeRun, make_trial: MakeTrial
-) -> None:
+def test_the_models_held_out_are_those_chosen(make_run: MakeRun, make_trial: MakeTrial) -> None:
     """The dear one looked better, and is worse: who chose it has it."""
     trials = [make_trial(number, 200_000 * (1 + number), 0.7 + 0.1 * number) for number in range(2)]
     worth = [
@@ -235,9 +223,7 @@ def test_the_tables_tell_all_and_the_best_first(comparison: Comparison) -> None:
     assert "| area (quartiles) |" in heldout
 
 
-def test_the_figure_has_a_line_for_each_method_on_each_split(
-    comparison: Comparison, runs: Runs
-) -> None:
+def test_the_figure_has_a_line_a_method_and_split(comparison: Comparison, runs: Runs) -> None:
     figure = comparison_figure(runs, comparison)
     lines = [(trace.name, trace.xaxis) for trace in figure.data]
     assert lines == [(name, axis) for name in runs for axis in ("x", "x2")]

@@ -81,9 +81,7 @@ def gaps(thing: griffe.Object, filters: list[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", maskfront.__all__)
-def test_the_docstrings_say_what_it_takes_and_gives(
-    sources: griffe.GriffeLoader, name: str
-) -> None:
+def test_docstrings_say_what_it_takes_and_gives(sources: griffe.GriffeLoader, name: str) -> None:
     thing = sources.modules_collection["maskfront"][name]
     found = gaps(thing.final_target if thing.is_alias else thing, filters_of(name))
     assert list(found) == []

@@ -112,9 +112,7 @@ def test_finds_what_it_finds_on_a_cpu(found: dict[str, dict[str, Any]], name: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_a_slot_of_a_population_is_the_same_trial_alone(
-    found: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_a_slot_is_the_same_trial_alone(found: dict[str, dict[str, Any]], name: str) -> None:
     assert found[name]["from_alone"] < ATOL
 
 
@@ -165,9 +163,7 @@ def score_the_same_on_a_cpu(run: RunRecord, bench: Workbench) -> None:
 
 
 @pytest.mark.slow
-def test_a_study_in_bfloat16_leaves_models_that_score_the_same_on_a_cpu(
-    folder: Path, workbench: Workbench
-) -> None:
+def test_models_of_bfloat16_score_the_same_on_a_cpu(folder: Path, workbench: Workbench) -> None:
     run = read_run(folder / "run")
     assert len(run.finished) == 4
     score_the_same_on_a_cpu(run, workbench)
@@ -176,9 +172,7 @@ def test_a_study_in_bfloat16_leaves_models_that_score_the_same_on_a_cpu(
 
 
 @pytest.mark.slow
-def test_so_does_one_of_numbers_more_rows_and_a_narrow_student(
-    folder: Path, tiny_bert: str, tmp_path: Path
-) -> None:
+def test_so_does_one_of_numbers(folder: Path, tiny_bert: str, tmp_path: Path) -> None:
     run = read_run(folder / "numbers")
     assert len(run.finished) == 2
     assert run.unpruned.metric > 0.9

@@ -32,9 +32,7 @@ def test_what_is_whole_is_there_under_its_name_alone(tmp_path: Path, kind: str) 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
 @pytest.mark.parametrize("was", ["file", "folder"])
-def test_what_a_killed_writer_left_is_gone_with_the_next(
-    tmp_path: Path, kind: str, was: str
-) -> None:
+def test_what_a_killed_writer_left_goes_with_the_next(tmp_path: Path, kind: str, was: str) -> None:
     target = tmp_path / "target"
     killed = atomic_write(target)  # it never comes to its end
     _write(killed.__enter__(), was)
@@ -58,9 +56,7 @@ def test_what_was_there_is_replaced(tmp_path: Path, kind: str) -> None:
     assert file.read_text() == "content"
 
 
-def test_who_is_in_an_empty_folder_stays_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_in_an_empty_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "target").mkdir()
     monkeypatch.chdir(tmp_path / "target")
     with atomic_write(tmp_path / "target") as unfinished:

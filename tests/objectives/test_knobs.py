@@ -26,8 +26,7 @@ def test_a_path_names_a_field_a_field_of_a_stage_or_an_entry_of_a_tuple() -> Non
 def test_other_values_at_some_paths_leave_the_others_alone() -> None:
     search, recover = METHOD.stages
     changed = with_knobs(
-        METHOD,
-        {"target_ratio": 0.3, "stages.recover.learning_rate": 2e-4, "temperature[1]": 0.2},
+        METHOD, {"target_ratio": 0.3, "stages.recover.learning_rate": 2e-4, "temperature[1]": 0.2}
     )
     assert changed == replace(
         METHOD,

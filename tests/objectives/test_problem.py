@@ -56,9 +56,7 @@ def test_it_is_made_once_and_read_by_all(problem: Problem, tmp_path: Path) -> No
     assert found[0].parent == tmp_path
 
 
-def test_other_ingredients_or_another_problem_make_another(
-    problem: Problem, tmp_path: Path
-) -> None:
+def test_other_ingredients_or_problems_make_another(problem: Problem, tmp_path: Path) -> None:
     own = replace(problem, cache=tmp_path)
     folders = {
         one.cached("thing", ingredients, lambda folder, _: (folder / "thing").touch())

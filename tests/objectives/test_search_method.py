@@ -70,9 +70,7 @@ def test_a_list_is_refused_since_fields_are_compared() -> None:
         ("width", [1], "a whole number"),
     ],
 )
-def test_no_number_or_no_tuple_is_refused_where_one_is_wanted(
-    field: str, value: Any, wanted: str
-) -> None:
+def test_what_is_no_number_or_no_tuple_is_refused(field: str, value: Any, wanted: str) -> None:
     said = rf"Stub\.{field} is {re.escape(repr(value))}; it must be {wanted}"
     with pytest.raises(UserError, match=said):
         Stub(**{field: value})

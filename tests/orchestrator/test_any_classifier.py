@@ -55,9 +55,7 @@ def test_any_kind_of_teacher_is_searched_cut_and_served(
     assert said[0]["score"] == pytest.approx(model(**tokens).logits.softmax(-1).max().item())
 
 
-def test_a_teacher_that_knows_other_labels_is_refused_before_anything_is_written(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_teacher_of_other_labels_is_refused_at_once(study: Study, tmp_path: Path) -> None:
     checkpoint = write_variant("roberta", tmp_path / "roberta", ["good", "bad", "neutral"])
     with pytest.raises(UserError, match=r"does not know the label\(s\) happy, sad of the task; it"):
         run_study(replace(study, teacher=Teacher(checkpoint=checkpoint)), tmp_path / "run")

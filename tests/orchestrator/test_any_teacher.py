@@ -70,9 +70,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.mark.slow
-def test_an_llm_s_answers_make_students_that_answer_texts(
-    study: Study, tiny_bert: str, tmp_path: Path
-) -> None:
+def test_an_llms_answers_make_students(study: Study, tiny_bert: str, tmp_path: Path) -> None:
     run = launch(replace(study, student=tiny_bert), out=tmp_path / "run")
     cells, cut = run.finished
     assert run.unpruned.metric == 1

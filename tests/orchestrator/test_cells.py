@@ -17,7 +17,6 @@ from maskfront import CellSearch, Run, Study, launch
 from objectives.delivery.bench import bench
 from objectives.delivery.exported import load_model
 from objectives.engines.onnx_model import open_session, run_session
-from objectives.errors import UserError
 from objectives.measures.cost import CostName
 from objectives.students.cells import genotype
 from objectives.students.cells.genotype import Genotype
@@ -97,14 +96,6 @@ def test_a_study_of_another_cost_has_a_front(study: Study, cost: CostName, tmp_p
     assert run.front[0].result.reached == run.front[0].result.target_ratio
 
 
-@pytest.mark.parametrize("cost", ["bitops", "units"])
-def test_a_cost_that_cells_cannot_count_is_refused_when_the_study_is_defined(
-    study: Study, cost: CostName
-) -> None:
-    with pytest.raises(UserError, match=f"cost is '{cost}', which CellSearch cannot count"):
-        replace(study, cost=cost)
-
-
 def answered_without_maskfront(folder: Path, scratch: Path) -> float:
     """The score of a class that a pipeline gives where maskfront is not."""
     done = subprocess.run(
@@ -170,11 +161,3 @@ def test_a_recurrent_cell_is_exported_with_its_onnx_file(study: Study, tmp_path:
     assert answered_without_maskfront(out, tmp_path) > 0
     found = bench([out], batches=[1], lengths=[8], engines=["onnxruntime-int8"], rounds=1)
     assert not found.skipped
-
-
-def test_a_knob_that_a_graph_leaves_idle_is_refused(study: Study) -> None:
-    method = replace(study.method, nodes=(Node((0,), ("conv3",)),))
-    with pytest.raises(
-        UserError, match=r"operations\[0\], which would do nothing: nodes are given"
-    ):
-        replace(study, method=method)

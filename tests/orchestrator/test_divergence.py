@@ -12,7 +12,6 @@ from optuna_dashboard import get_note
 from rich.console import Console
 
 from maskfront import Run, RunError, Study, launch, load_run
-from objectives.errors import UserError
 from orchestrator.runs.records import front_document, load_optuna_study
 from orchestrator.status import run_status
 from orchestrator.study_file import load_study
@@ -95,8 +94,3 @@ def test_numbers_diverge_by_their_squares(study: Study, tmp_path: Path) -> None:
     assert trial.result.divergence == 0, "nothing is cut"
     assert trial.result.metric == run.unpruned.metric
     assert load_optuna_study(run.folder).get_trials()[0].values[0] == 0
-
-
-def test_what_does_not_go_with_it_is_refused(study: Study) -> None:
-    with pytest.raises(UserError, match=r"Study\.objective is 'loss'; it must be .*divergence"):
-        replace(study, objective="loss")

@@ -104,9 +104,7 @@ def test_bench_runs_and_scores_it_in_its_own_tokens(run: Run, study: Study) -> N
 
 
 @pytest.mark.slow
-def test_onnx_which_rounds_no_inputs_says_so_and_is_scored(
-    run: Run, study: Study, tmp_path: Path
-) -> None:
+def test_onnx_says_that_it_rounds_no_inputs(run: Run, study: Study, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     whole, small = (run.export(tmp_path / str(n), trial=n, onnx=True).notes[0] for n in (0, 1))
     assert "because ONNX does not round what enters the weights" in small
@@ -128,9 +126,7 @@ def test_the_twin_of_a_model_of_few_words_has_all(run: Run) -> None:
         assert 0 < run.unpruned.bytes - twin.bytes < 20_000, "but for the header"
 
 
-def test_a_model_is_scored_in_the_tokens_of_its_own_tokenizer(
-    run: Run, study: Study, tmp_path: Path
-) -> None:
+def test_a_model_is_scored_in_its_own_tokens(run: Run, study: Study, tmp_path: Path) -> None:
     """Of a twin whose words have each other's numbers."""
     folder = run.folder / "trials" / "00000" / "model"
     model = AutoModelForSequenceClassification.from_pretrained(folder)
@@ -160,18 +156,14 @@ def test_a_model_is_scored_in_the_tokens_of_its_own_tokenizer(
     assert first.metric == pytest.approx(run.finished[0].result.metric, abs=0.05)
 
 
-def test_a_vocabulary_that_cannot_spell_is_refused_before_anything_is_trained(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_vocabulary_that_cannot_spell_is_refused_at_once(study: Study, tmp_path: Path) -> None:
     tight = replace(study, space={**study.space, "vocabulary": FloatDistribution(0.01, 1.0)})
     with pytest.raises(UserError, match=r"vocabulary is 0\.01, or 0 pieces, but special tokens"):
         launch(tight, out=tmp_path / "run", device="cpu", console=QUIET)
     assert not (tmp_path / "run" / "study.db").exists()
 
 
-def test_a_study_of_an_engine_of_few_bits_is_one_of_its_metric(
-    study: Study, tmp_path: Path
-) -> None:
+def test_an_engine_of_few_bits_is_studied_by_its_metric(study: Study, tmp_path: Path) -> None:
     served = replace(
         study,
         cost="latency",

@@ -54,8 +54,8 @@ def quietly(make: Callable[[], BaseSampler]) -> BaseSampler:
         return make()
 
 
-def make(name: SamplerName) -> BaseSampler:
-    return quietly(lambda: make_sampler(1, 0, 4, name=name))
+def make(name: SamplerName, so_far: int = 0) -> BaseSampler:
+    return quietly(lambda: make_sampler(1, so_far, 4, name=name))
 
 
 def test_tpe_spreads_what_is_asked_together() -> None:
@@ -71,6 +71,13 @@ def test_a_sampler_by_name(name: SamplerName) -> None:
     assert all(0 <= x <= 1 for x in drawn(study, trials=2))
     kinds = {"tpe": TPESampler, "gp": GPSampler, "nsgaii": NSGAIISampler, "random": RandomSampler}
     assert isinstance(study.sampler, kinds[name])
+
+
+@pytest.mark.parametrize("name", get_args(SamplerName))
+def test_the_same_launch_draws_the_same_and_a_resumed_one_does_not(name: SamplerName) -> None:
+    first, again, later = (drawn(study_of(make(name, so_far), []), 2) for so_far in (0, 0, 4))
+    assert first == again
+    assert not set(first) & set(later)
 
 
 def test_a_sampler_of_ones_own_gets_a_seed_that_never_comes_again() -> None:

@@ -141,9 +141,7 @@ def test_a_list_of_classes_has_their_names() -> None:
         ({"data": column(lambda own: {"a": 1})}, "has a mapping in column 'label'"),
     ],
 )
-def test_what_is_no_set_of_labels_is_refused_in_one_line(
-    changes: dict[str, Any], message: str
-) -> None:
+def test_what_is_no_set_of_labels_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
         load_text(task(**changes))
     assert "\n" not in str(raised.value)
@@ -279,9 +277,7 @@ def test_a_classifier_of_several_labels_teaches_without_labels_and_no_single_one
         read_inputs(replace(planted_task, data=planted_rows), teacher)
 
 
-def test_given_probabilities_of_several_labels_need_not_sum_to_one(
-    tiny_bert: str, tmp_path: Path
-) -> None:
+def test_probabilities_of_several_labels_need_no_sum_of_one(tiny_bert: str, tmp_path: Path) -> None:
     rows = column(list)()
     said = [[0.9 if name in own else 0.2 for name in LABELS] for own in rows["label"]]
     own = task(data=lambda: rows.add_column("said", said))
@@ -324,7 +320,4 @@ def test_thresholds_and_truncation_decide_a_study_of_each_task(study: Study) -> 
     )
     said = definition_of(both, "text", "model", beside={"other": ("text", "model")})
     own = {name: value for name, value in said.items() if "threshold" in name or "trunc" in name}
-    assert own == {
-        "beside.other.thresholds": "selection",
-        "beside.other.truncation": "head+tail",
-    }
+    assert own == {"beside.other.thresholds": "selection", "beside.other.truncation": "head+tail"}

@@ -66,9 +66,7 @@ def test_it_goes_on_where_it_was(run: Run, study: Study) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsgaii", "gp"])
-def test_optunas_samplers_draw_conditional_knobs(
-    study: Study, sampler: Any, tmp_path: Path
-) -> None:
+def test_samplers_draw_conditional_knobs(study: Study, sampler: Any, tmp_path: Path) -> None:
     run_study(replace(study, sampler=sampler, first=(), trials=12), tmp_path / "run")
     run = load_run(tmp_path / "run")
     assert {trial.knobs["method"] for trial in run.finished} == {"cut", "cells"}

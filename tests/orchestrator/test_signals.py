@@ -54,9 +54,7 @@ class Deaf(Scripted):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_a_callback_catches_ends_the_launch_all_the_same(
-    study: Study, tmp_path: Path, number: int
-) -> None:
+def test_what_a_callback_catches_ends_the_launch(study: Study, tmp_path: Path, number: int) -> None:
     seen: list[int] = []
 
     def deaf(record: RunRecord) -> None:
@@ -73,9 +71,7 @@ def test_what_a_callback_catches_ends_the_launch_all_the_same(
     assert [trial.state for trial in again.trials] == ["finished"] * 3
 
 
-def test_what_a_method_catches_ends_the_launch_at_its_next_step(
-    study: Study, tmp_path: Path
-) -> None:
+def test_what_a_method_catches_ends_it_at_its_next_step(study: Study, tmp_path: Path) -> None:
     study = replace(scripted(study, "result", "result", population=1), method=Deaf())
     with pytest.raises(KeyboardInterrupt):
         launch(study, out=tmp_path / "run", device="cpu", report=False)

@@ -141,9 +141,7 @@ def test_the_rate_knows_the_time_that_failures_took_and_not_the_nights() -> None
     assert trials_per_second([ran(0, 60, "failed"), ran(60, None, "running")]) is None
 
 
-def test_status_is_json_without_torch_and_names_what_is_not_there(
-    study: Study, tmp_path: Path
-) -> None:
+def test_status_is_json_without_torch(study: Study, tmp_path: Path) -> None:
     run_study(scripted(study, "result"), tmp_path / "run", trials=1)
     done = maskfront("status", tmp_path / "run", "--json")
     document = json.loads(done.stdout)

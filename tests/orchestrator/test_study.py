@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.search_method import SearchMethod
 from objectives.students.bert.architecture import BertShape
+from objectives.students.cells.graph import Node
 from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.fidelity import Fidelity
@@ -57,9 +59,7 @@ def test_first_knobs_lie_in_the_space(study: Study, name: str, knob: Knob, value
         ("one_sided", CategoricalDistribution([False, True]), True),
     ],
 )
-def test_the_ends_of_the_space_lie_in_it(
-    study: Study, name: str, knob: Knob, value: object
-) -> None:
+def test_the_ends_of_a_space_lie_in_it(study: Study, name: str, knob: Knob, value: object) -> None:
     assert replace(study, space={name: knob}, first=({name: value},)).first[0][name] == value
 
 
@@ -91,9 +91,7 @@ def test_the_ends_of_the_space_lie_in_it(
         ),
     ],
 )
-def test_a_space_holds_no_value_that_every_trial_refuses(
-    study: Study, name: str, knob: Knob, message: str
-) -> None:
+def test_a_space_holds_no_refused_value(study: Study, name: str, knob: Knob, message: str) -> None:
     with pytest.raises(UserError, match=rf"Study\.space has {name} = .*{message}"):
         replace(study, space={name: knob}, first=())
 
@@ -191,6 +189,11 @@ OF_HEADS = "it only acts on searched heads"
             None,
         ),
         (FisherSearch(), BAND, "fills the budget"),
+        (
+            CellSearch(nodes=(Node((0,), ("conv3",)),)),
+            {"operations[0]": CategoricalDistribution(("conv3", "none"))},
+            "nodes are given",
+        ),
         (searching("cubic"), BAND, None),
     ],
 )
@@ -201,7 +204,8 @@ def test_a_knob_that_does_nothing_is_not_tuned(
         assert replace(study, method=method, space=space, first=()).space == space
         return
     (knob,) = space
-    with pytest.raises(UserError, match=rf"has {knob}, which would do nothing: .*{why}"):
+    said = rf"has {re.escape(knob)}, which would do nothing: .*{why}"
+    with pytest.raises(UserError, match=said):
         replace(study, method=method, space=space, first=())
 
 
@@ -251,6 +255,24 @@ def test_a_knob_that_does_nothing_is_not_tuned(
             {"sampler": None, "trials": 1, "space": {}, "first": ({},), "warm_start": ("a",)},
             r"trials are those of Study\.first; leave warm_start out",
         ),
+        (
+            {"cost": "latency", "method": MaskSearch(spaces=("heads", "qk", "v"))},
+            r"'latency' has no cost for units of qk, v, only",
+        ),
+        *(
+            (
+                {"cost": cost, "method": CellSearch(), "space": {}, "first": ()},
+                f"cost is '{cost}', which CellSearch cannot count",
+            )
+            for cost in ("bitops", "units")
+        ),
+        ({"objective": "loss"}, r"Study\.objective is 'loss'; it must be .*divergence"),
+        ({"at_least": {"bytes": 1}}, "names 'bytes', which is not among metric"),
+        ({"at_most": {"speed": 1}}, "names 'speed', which is not among divergence, ratio"),
+        ({"at_most": {"ms": 3}}, "which only cost='latency' measures"),
+        ({"at_most": {"bytes": "4 MB"}}, "it must be a mapping of which each is a number"),
+        ({"patience": 0}, r"Study\.patience is 0; it must be >= 1 or None"),
+        ({"trial_timeout": 0.0}, r"Study\.trial_timeout is 0\.0; it must be > 0 or None"),
         ({"fidelity": 0.5}, r"Study\.fidelity is 0\.5; it must be Fidelity\(\.\.\.\)$"),
         ({"augmentation": True}, r"is True; it must be Augmentation\(\.\.\.\) or None$"),
         ({"name": None}, r"Study\.name is None; it must be a string$"),
@@ -286,16 +308,10 @@ def test_only_what_a_trial_may_get_has_to_go_with_the_sizes(study: Study) -> Non
 
 def test_an_engine_goes_with_the_cost_of_milliseconds(study: Study) -> None:
     for settings, message in (
-        (
-            {"engine": "onnxruntime"},
-            r"Study\.engine is 'onnxruntime', which only matters",
-        ),
+        ({"engine": "onnxruntime"}, r"Study\.engine is 'onnxruntime', which only matters"),
         ({"latency_batch": 8}, r"Study\.latency_batch is 8, .* Study\.cost is 'flops'; leave late"),
         ({"cost": "latency", "latency_batch": 0}, r"Study\.latency_batch is 0; it must be >= 1"),
-        (
-            {"cost": "latency", "engine": "tpu"},
-            r"Study\.engine is 'tpu'; it must be one of eag",
-        ),
+        ({"cost": "latency", "engine": "tpu"}, r"Study\.engine is 'tpu'; it must be one of eag"),
     ):
         with pytest.raises(UserError, match=message):
             replace(study, **settings)

@@ -66,9 +66,7 @@ def test_models_that_are_no_bert_have_kinds_of_their_own(make_run: Any, two_of: 
     assert gated.shares == ((None, None), (None, 1.0))
 
 
-def test_other_widths_are_drawn_where_more_is_gone_than_the_heads(
-    make_run: Any, make_trial: Any
-) -> None:
+def test_widths_are_drawn_where_more_is_gone_than_heads(make_run: Any, make_trial: Any) -> None:
     """The unpruned model has 8 dimensions a head; trial 0 keeps 1 and 4 heads."""
 
     def kinds(**changed: tuple[int, ...]) -> list[str]:
@@ -96,9 +94,7 @@ def test_sizes_of_a_model_that_is_no_bert_are_drawn(make_run: Any, two_of: Any) 
     assert "| layer | gates | cells |\n|---|---|---|\n| 1 | 3 of 8 |" in _trial_note(run, trials[0])
 
 
-def test_a_front_of_models_without_layers_has_a_report(
-    make_run: Any, two_of: Any, tmp_path: Path
-) -> None:
+def test_a_front_without_layers_has_a_report(make_run: Any, two_of: Any, tmp_path: Path) -> None:
     """A cell whose blocks are all "none"; its neighbour on the front, if any, may have some."""
     empty, cell = two_of({}, {"conv5": (8,)})
     run = make_run([empty], folder=tmp_path)
@@ -109,9 +105,7 @@ def test_a_front_of_models_without_layers_has_a_report(
     assert [list(row) for row in panel.figure.data[0].text] == [[""], [8]]
 
 
-def test_models_agree_on_the_units_that_all_of_them_have(
-    make_run: Any, two_of: Any, tmp_path: Path
-) -> None:
+def test_models_agree_on_units_of_all(make_run: Any, two_of: Any, tmp_path: Path) -> None:
     trials = two_of(widths_of((1, 4), (0, 16)), widths_of((2, 3), (10, 32)))
     run = make_run(trials, folder=tmp_path)
     assert consensus(run) is None, "their files are not there"

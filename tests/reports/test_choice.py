@@ -93,9 +93,7 @@ def bench(run: RunRecord, *rows: tuple[str, int, bool, dict[int | None, float]])
     keep_speeds(run, Bench("unpruned", tuple(timings), {}, {"device": "cpu", "threads": 1}))
 
 
-def test_the_best_model_within_milliseconds_is_that_of_the_fastest_engine_from_text_to_label(
-    bent_run: RunRecord, tmp_path: Path
-) -> None:
+def test_the_best_within_milliseconds_by_text_to_label(bent_run: RunRecord, tmp_path: Path) -> None:
     run = replace(bent_run, folder=tmp_path)
     with pytest.raises(RunError, match=r"no model .* timed; `maskfront bench .* does that \(max_m"):
         choose(run, max_ms=5)
@@ -128,9 +126,7 @@ def test_a_study_that_counts_milliseconds_needs_no_bench(timed_run: RunRecord) -
         (6, "trial 6 has no model, it is running;"),
     ],
 )
-def test_a_trial_without_a_model_says_what_became_of_it(
-    mixed_run: RunRecord, trial: int, message: str
-) -> None:
+def test_a_trial_without_a_model_says_why(mixed_run: RunRecord, trial: int, message: str) -> None:
     with pytest.raises(RunError, match=message):
         choose(mixed_run, trial=trial)
 

@@ -87,18 +87,14 @@ def test_the_run_itself_is_read(whole: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("seed", range(_QUICK))
-def test_a_run_with_one_change_is_read_or_refused_in_one_line(
-    whole: RunFolder, tmp_path: Path, seed: int
-) -> None:
+def test_one_change_is_read_or_refused(whole: RunFolder, tmp_path: Path, seed: int) -> None:
     changed = mutated(whole, tmp_path, seed)
     assert list(problems(tmp_path / "mutated", (READERS[seed % len(READERS)],))) == [], changed
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_run_with_any_change_is_read_or_refused_in_one_line(
-    whole: RunFolder, tmp_path: Path
-) -> None:
+def test_any_change_is_read_or_refused_in_one_line(whole: RunFolder, tmp_path: Path) -> None:
     found = {}
     for seed in range(_QUICK, 150):
         changed = mutated(whole, tmp_path, seed)

@@ -13,11 +13,7 @@ import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from optuna.distributions import (
-    CategoricalDistribution,
-    FloatDistribution,
-    distribution_to_json,
-)
+from optuna.distributions import CategoricalDistribution, FloatDistribution, distribution_to_json
 from optuna.exceptions import ExperimentalWarning
 
 from orchestrator.runs.records import RunRecord, load_optuna_study

@@ -94,9 +94,7 @@ def test_cheapest_within_a_loss_keeps_its_word(draw: Any) -> None:
     assert named > 10
 
 
-def test_where_no_model_is_surely_within_the_loss_the_rows_that_would_tell_are_named(
-    draw: Any,
-) -> None:
+def test_where_no_model_is_surely_within_the_loss_rows_are_named(draw: Any) -> None:
     found = recommendations(pareto_view(draw(200, 3)))
     words = [reason for row in found for reason in row.reasons if "1%" in reason]
     assert len(words) == 1

@@ -17,9 +17,7 @@ from reports.pareto import pareto_view
 from reports.recommended import cheapest_within, knee, optimism, recommendations
 
 
-def test_each_question_has_its_model_and_a_model_stands_there_once(
-    make_run: Any, make_trial: Any
-) -> None:
+def test_each_question_has_a_model_that_stands_there_once(make_run: Any, make_trial: Any) -> None:
     """The unpruned metric is 0.9: 1% below it is 0.891, 3% below it 0.873."""
     rows = [(100_000, 0.5), (300_000, 0.86), (400_000, 0.875), (700_000, 0.89), (900_000, 0.895)]
     run = make_run([make_trial(n, *row) for n, row in enumerate(rows)])

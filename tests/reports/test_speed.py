@@ -130,9 +130,7 @@ def test_the_front_is_timed_and_kept(timed: RunRecord, workbench: Workbench) -> 
             assert (model.worth is None) == (speed.bits == 32), "else it is what its trial says"
 
 
-def test_text_to_label_is_of_one_thread_whatever_the_other_times_are(
-    timed: RunRecord, tmp_path: Path
-) -> None:
+def test_text_to_label_is_always_of_one_thread(timed: RunRecord, tmp_path: Path) -> None:
     document = json.loads(RunFolder(timed.folder).bench.read_text())
     document["conditions"]["threads"] = 2
     RunFolder(tmp_path).bench.write_text(json.dumps(document))
@@ -160,9 +158,7 @@ def test_fewer_bits_are_scored_on_the_studys_data_and_the_unpruned_model_is_the_
     assert all(one.worth for one in bfloat16.models.values())
 
 
-def test_a_study_of_another_run_and_a_teacher_that_is_gone_are_named(
-    run: RunRecord, study: Study, tmp_path: Path
-) -> None:
+def test_another_runs_study_is_named(run: RunRecord, study: Study, tmp_path: Path) -> None:
     ended = replace(run, trials=run.trials[:2])
     other = replace(ended, definition={**run.definition, "task.data": "another"})
     with pytest.raises(
@@ -250,9 +246,7 @@ def test_the_card_of_a_model_says_what_it_is_worth_where_it_serves(timed: RunRec
     assert "ms@" not in model_card(timed, timed.trials[2], BERT, plain=False, notes=[])
 
 
-def test_without_texts_a_card_has_the_speed_ups_of_fixed_lengths(
-    timed: RunRecord, tmp_path: Path
-) -> None:
+def test_without_texts_a_card_has_fixed_lengths(timed: RunRecord, tmp_path: Path) -> None:
     run = of_tokens_in_eager(timed, tmp_path)
     card = model_card(run, run.trials[1], BERT, plain=False, notes=[])
     speed = next(one for one in read_speeds(run) if one.unit == EAGER[0])
@@ -384,9 +378,7 @@ def test_runs_share_the_units_that_all_were_timed_in(
     assert "figure-speed-up" in page.documents
 
 
-def test_a_run_without_texts_does_not_stand_beside_one_that_has_them(
-    timed: RunRecord, tmp_path: Path
-) -> None:
+def test_a_run_without_texts_stands_apart_from_one_with(timed: RunRecord, tmp_path: Path) -> None:
     other = of_tokens_in_eager(timed, tmp_path)
     page = Page(write_report([timed, other], tmp_path / "report.html"))
     assert page.documents["data"]["latencies"] == EAGER
@@ -396,9 +388,7 @@ def test_a_run_without_texts_does_not_stand_beside_one_that_has_them(
     assert "Milliseconds are for 1 x text to label." in start
 
 
-def test_bits_that_no_engine_computes_with_are_size_only(
-    make_run: Any, make_trial: Any, tmp_path: Path
-) -> None:
+def test_bits_of_no_engine_are_size_only(make_run: Any, make_trial: Any, tmp_path: Path) -> None:
     rows = [(500_000, 0.8, 32), (400_000, 0.7, 8), (300_000, 0.6, 4)]
     trials = [
         make_trial(number, flops, metric, widths={"weight_bits": (bits, 32)})

@@ -59,6 +59,13 @@ def members(rows: int = 1000, seed: int = 0, noise: float = 1.0) -> tuple[list[M
     )
 
 
+def agreeing(own: list[Member], rows: GateRows, share: float) -> Cascade:
+    """The cheapest cascade of these models that surely agrees so often."""
+    found = cheapest_agreeing(list(pairs_of(own, rows)), share)
+    assert found is not None
+    return found
+
+
 def numbers(cascade: Cascade) -> list[int | None]:
     """The trials of a cascade's models."""
     return [stage.number for stage in cascade.stages]
@@ -86,16 +93,6 @@ def test_a_threshold_of_nothing_is_the_small_model_and_one_of_everything_the_lar
     assert none.cost == 0.01
     assert all_rows.cost == 1.01
     assert all_rows.agreement == all_rows.heldout_agreement == 1
-
-
-def test_the_curve_has_what_each_threshold_gives() -> None:
-    own, rows = members(rows=60)
-    pair = pair_of(*own, rows)
-    curve = pair.curve()
-    for threshold, cost, agreed in zip(curve.thresholds, curve.costs, curve.agreed, strict=True):
-        cascade = pair.at(float(threshold))
-        assert cascade.cost == pytest.approx(cost)
-        assert cascade.agreement == pytest.approx(agreed / 60)
 
 
 def three_members(rows: int = 1000, seed: int = 0) -> tuple[list[Member], GateRows]:
@@ -127,13 +124,13 @@ def test_a_row_of_three_models_costs_those_that_it_asks() -> None:
     assert cascade.deferred == pytest.approx(0.3)
 
 
-def test_the_curve_of_three_models_has_what_each_threshold_gives() -> None:
+def test_the_curve_has_what_each_threshold_gives() -> None:
     own, rows = three_members(rows=60)
     pairs = list(pairs_of(own, rows))
     triples = list(threefold(pairs))
     assert triples
     assert all(len(pair.large.stages) == 2 for pair in triples)
-    for pair in triples:
+    for pair in (*pairs, *triples):
         curve = pair.curve()
         for threshold, cost, agreed in zip(
             curve.thresholds, curve.costs, curve.agreed, strict=True
@@ -147,10 +144,8 @@ def test_three_models_are_taken_where_they_are_cheaper_and_keep_the_gate() -> No
     costs, below = {2: list[float](), 3: list[float]()}, 0
     for seed in range(20):
         own, rows = three_members(seed=seed)
-        found = cheapest_agreeing(list(pairs_of(own, rows)), 0.95)
-        two = cheapest_agreeing(list(pairs_of([own[0], own[2]], rows)), 0.95)
-        assert found is not None
-        assert two is not None
+        found = agreeing(own, rows, 0.95)
+        two = agreeing([own[0], own[2]], rows, 0.95)
         costs[3].append(found.cost)
         costs[2].append(two.cost)
         below += found.heldout_agreement < 0.95
@@ -206,8 +201,7 @@ def test_the_gate_holds_on_rows_that_chose_nothing(share: float) -> None:
     below = 0
     for seed in range(200):
         own, rows = members(rows=400, seed=seed)
-        found = cheapest_agreeing(list(pairs_of(own, rows)), share)
-        assert found is not None
+        found = agreeing(own, rows, share)
         below += found.heldout_agreement < share - 0.002  # 4,000 rows are not all rows
     assert below <= 18, f"{below} of 200"
 
@@ -217,8 +211,7 @@ def test_of_many_rows_the_gate_gives_what_was_asked() -> None:
     given = []
     for seed in range(20):
         own, rows = members(rows=4000, seed=seed)
-        found = cheapest_agreeing(list(pairs_of(own, rows)), 0.95)
-        assert found is not None
+        found = agreeing(own, rows, 0.95)
         given.append(found.heldout_agreement)
     assert 0.95 < np.mean(given) < 0.96
 
@@ -240,8 +233,7 @@ def test_the_gate_holds_though_the_cheapest_of_many_is_taken() -> None:
         ]
         said = {role: original[of].argmax(-1) for role, of in roles.items()}
         rows = GateRows(metric="agreement", labels=said, original=said, classes=3)
-        found = cheapest_agreeing(list(pairs_of(own, rows)), 0.9)
-        assert found is not None
+        found = agreeing(own, rows, 0.9)
         below += found.heldout_agreement < 0.9
     assert below <= 10, f"{below} of 100"
 
@@ -314,15 +306,11 @@ def test_the_first_cascade_that_fails_ends_the_tests() -> None:
 
 def test_the_cheapest_defers_less_than_all() -> None:
     own, rows = members()
-    pairs = list(pairs_of(own, rows))
-    found = cheapest_agreeing(pairs, 0.95)
-    assert found is not None
+    found = agreeing(own, rows, 0.95)
     assert numbers(found) == [SMALL, LARGE]
     assert 0 < found.deferred < 0.7
     assert found.agreement >= 0.95
-    stricter = cheapest_agreeing(pairs, 0.99)
-    assert stricter is not None
-    assert stricter.cost > found.cost
+    assert agreeing(own, rows, 0.99).cost > found.cost
 
 
 def test_no_gate_is_met_where_rows_are_too_few() -> None:
@@ -375,8 +363,7 @@ def test_a_large_model_that_costs_less_alone_is_taken_alone() -> None:
     own, rows = members()
     near = Member(9, 0.9, {role: logits + 0.01 for role, logits in own[1].logits.items()})
     bad = Member(1, 0.85, {role: -logits for role, logits in own[1].logits.items()})
-    found = cheapest_agreeing(list(pairs_of([bad, near, own[1]], rows)), 0.95)
-    assert found is not None
+    found = agreeing([bad, near, own[1]], rows, 0.95)
     assert numbers(found) == [9]
     assert found.cost == 0.9
 

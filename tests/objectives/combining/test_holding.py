@@ -19,14 +19,8 @@ from objectives.combining.holding import (
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    share=st.floats(0.5, 0.99),
-    below=st.floats(0, 1),
-    rows=st.integers(1, 200),
-)
-def test_evidence_is_worth_at_most_its_stake_where_it_is_wrong(
-    share: float, below: float, rows: int
-) -> None:
+@given(share=st.floats(0.5, 0.99), below=st.floats(0, 1), rows=st.integers(1, 200))
+def test_wrong_evidence_is_worth_at_most_its_stake(share: float, below: float, rows: int) -> None:
     """A chance to double the stake 20 times is then at most one in 20."""
     agreed = np.arange(rows + 1)
     above_share, below_share = np.exp(evidence(agreed, rows, share))
@@ -40,9 +34,7 @@ def answers(rows: int, share: float, seed: int) -> list[bool]:
 
 
 @pytest.mark.parametrize(("true", "mistake"), [(0.94, True), (0.96, False)])
-def test_a_wrong_verdict_is_rare_though_each_answer_is_looked_at(
-    true: float, mistake: bool
-) -> None:
+def test_a_wrong_verdict_is_rare_though_each_is_looked_at(true: float, mistake: bool) -> None:
     wrong = sum(verdict(answers(600, true, seed), 0.95) is mistake for seed in range(200))
     assert wrong <= 10
 

@@ -73,9 +73,7 @@ def shapes(timed: Bench) -> list[tuple[str, str, int, int]]:
 
 
 @pytest.mark.slow
-def test_every_model_is_timed_in_every_engine_on_every_shape(
-    with_files: Path,
-) -> None:
+def test_every_model_is_timed_in_every_engine_on_every_shape(with_files: Path) -> None:
     """onnxruntime runs the files that a folder brings, and makes those of the unpruned twin."""
     model = with_files
     before, told = random_states(), []
@@ -278,9 +276,7 @@ def test_the_reference_has_the_layers_that_the_study_left_out(folders: list[Path
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "electra", "electra-wide", "roberta", "mpnet"])
-def test_a_reference_of_berts_kin_is_timed_as_a_bert(
-    folders: list[Path], tmp_path: Path, kind: str
-) -> None:
+def test_berts_kin_is_timed_as_a_bert(folders: list[Path], tmp_path: Path, kind: str) -> None:
     assert_timed(kind, "eager", folders[0], tmp_path)
 
 

@@ -13,24 +13,12 @@ import pytest
 from maskfront import UserError, check
 from objectives.delivery.deployed import deploy
 from objectives.delivery.reference import read_reference, tokenizer_of, write_reference
-from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.workbench.workbench import Workbench
 from orchestrator.command.cli import main
 from tests.conftest import FILLERS, MARKERS
 
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
-
-
-@pytest.fixture(scope="module")
-def original(
-    workbench: Workbench, tiny_bert: str, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A fine-tuned classifier in a folder."""
-    folder = tmp_path_factory.mktemp("fine-tuned")
-    save_model(workbench.problem.teacher, folder)
-    Checkpoint(tiny_bert).tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +94,16 @@ def test_few_texts_say_how_many_more_would_tell(written: Path, tmp_path: Path) -
 
 
 def test_the_original_is_asked_until_it_is_known(
-    written: Path, original: Path, tmp_path: Path
+    written: Path, fine_tuned: str, tmp_path: Path
 ) -> None:
     new = lines(tmp_path, sentences(400, seed=4))
-    found = check(written, new, model=original)
+    found = check(written, new, model=fine_tuned)
     assert found.holds
     assert found.agreed == found.asked < 200
     assert found.sentence().startswith(f"holds: {found.asked} of {found.asked} answers")
 
     few = lines(tmp_path, sentences(30, seed=5))
-    unknown = check(written, few, model=original)
+    unknown = check(written, few, model=fine_tuned)
     assert unknown.holds is None
     assert unknown.asked == 30
     assert unknown.more is not None
@@ -123,7 +111,7 @@ def test_the_original_is_asked_until_it_is_known(
 
 
 def test_other_answers_are_found_by_a_few(
-    written: Path, original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    written: Path, fine_tuned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     turned = tmp_path / "turned"
     shutil.copytree(written, turned)
@@ -132,7 +120,7 @@ def test_other_answers_are_found_by_a_few(
     (turned / "classifier.json").write_text(json.dumps(settings))
     new = lines(tmp_path, sentences(400, seed=4))
     with pytest.raises(SystemExit) as ended:
-        main(["check", str(turned), "--data", str(new), "--model", str(original)])
+        main(["check", str(turned), "--data", str(new), "--model", fine_tuned])
     assert ended.value.code == 1
     said = capsys.readouterr().out
     assert said.startswith("does not hold: ")
@@ -156,13 +144,13 @@ def test_a_table_is_read_by_its_column(written: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_checked_is_one_line(
-    written: Path, original: Path, tmp_path: Path, tiny_bert: str
+    written: Path, fine_tuned: str, tmp_path: Path, tiny_bert: str
 ) -> None:
     new = lines(tmp_path, sentences(5, seed=7))
     with pytest.raises(UserError, match=r"has no reference\.safetensors, which compress"):
         check(tmp_path, new)
     other = tmp_path / "other"
-    shutil.copytree(original, other)
+    shutil.copytree(fine_tuned, other)
     config = json.loads((other / "config.json").read_text())
     names = [f"name {number}" for number in range(len(config["id2label"]))]
     config["id2label"] = dict(enumerate(names))

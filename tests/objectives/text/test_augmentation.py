@@ -117,9 +117,7 @@ def origin(words: list[str], augmenter: Augmenter) -> int:
     return place
 
 
-def test_the_rows_stay_and_their_copies_follow_with_their_labels(
-    make: Make, augmenter: Augmenter
-) -> None:
+def test_rows_stay_and_copies_follow_with_their_labels(make: Make, augmenter: Augmenter) -> None:
     made = make(probability=0.7)
     assert list(made.texts[:5]) == [(text,) for text, _ in TRAIN]
     assert made.labels.dtype == np.int64
@@ -479,14 +477,3 @@ def test_only_train_grows(
     ):
         assert mine.input_ids == other.input_ids
         assert not set(map(tuple, mine.input_ids)) & set(map(tuple, bench.problem.train.input_ids))
-
-
-def test_what_is_unfit_is_refused_before_anything_is_made(
-    basic: Augmentation, tiny_bert: str, planted_task: Task
-) -> None:
-    for change, message in (
-        ({"masked_lm": tiny_bert}, "has no masked-LM head"),
-        ({"word_vectors": "nowhere.txt"}, "word vectors 'nowhere.txt': the file cannot be read"),
-    ):
-        with pytest.raises(UserError, match=message):
-            inputs_of(planted_task, tiny_bert, replace(basic, **change))

@@ -93,16 +93,10 @@ def test_stop_words_numbers_and_punctuation_stay(options: Options) -> None:
     assert list(sentence.options) == [1, 5]
 
 
-def test_a_word_of_several_pieces_gets_the_nearest_vectors_that_are_one_word(
-    options: Options,
-) -> None:
+def test_a_word_of_several_pieces_gets_the_nearest_vectors_of_one_word(options: Options) -> None:
     """Nearest to "tidal" by cosine: high-tide (two words), tides, SEA, ebb, dog, moon, rock."""
     (sentence,) = options(["tidal tides tiab"], count=4, glove=GLOVE)
-    assert sentence.options == {
-        0: ["tides", "sea", "ebb"],
-        1: ["sea", "tidal", "ebb"],
-        2: ["tiab"],
-    }
+    assert sentence.options == {0: ["tides", "sea", "ebb"], 1: ["sea", "tidal", "ebb"], 2: ["tiab"]}
 
 
 def test_without_vectors_the_nearest_embeddings_are_taken(

@@ -4,30 +4,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.errors import UserError
 from objectives.text.roles import load_text
 from objectives.text.task import Task
+from tests.objectives.text import toy
+from tests.objectives.text.toy import ROWS, SIZES, dataset
 
 Rows = list[tuple[Any, Any]]
-ROWS: Rows = [(f"text {row}", ("no", "yes")[row % 2]) for row in range(60)]
+MORE: Rows = [(f"more {row}", None) for row in range(7)]
 
 
-def dataset(rows: Rows) -> Dataset:
-    return Dataset.from_dict({"text": [t for t, _ in rows], "label": [label for _, label in rows]})
-
-
-def task_of(rows: Rows, heldout: Rows | None = None, **fields: Any) -> Task:
-    splits = {"train": rows} if heldout is None else {"train": rows, "test": heldout}
-    data = DatasetDict({name: dataset(split) for name, split in splits.items()})
-    sizes = {"alpha": 6, "select": 8, "heldout": 10}
-    split = None if heldout is None else "test"
-    return Task(name="toy", data=lambda: data, heldout_split=split, **{**sizes, **fields})
+def task_of(
+    rows: Rows, heldout: Rows | None = None, more: Rows | None = None, **fields: Any
+) -> Task:
+    """The task of these rows, of a split that is held out and of one that nobody labelled."""
+    splits = {"train": rows, "test": heldout, "more": more}
+    data = DatasetDict({name: dataset(own) for name, own in splits.items() if own is not None})
+    if heldout is not None:
+        fields["heldout_split"] = "test"
+    if more is not None:
+        fields["unlabelled_split"] = "more"
+    return toy.task_of(lambda: data, **fields)
 
 
 def test_rows_that_are_all_used_are_counted_by_role() -> None:
@@ -79,11 +81,6 @@ def test_whatever_stands_twice_is_counted_as_by_hand(again: list[tuple[int, str]
     assert read == f"{count} rows read{out}; train 36, alpha 6, selection 8, held out 10"
 
 
-def test_the_first_label_of_a_text_counts() -> None:
-    text = load_text(task_of([*ROWS, *((text, "yes") for text, _ in ROWS)]))
-    assert sum(np.bincount(examples.labels)[1] for examples in text.roles.values()) == 30
-
-
 def test_one_label_that_is_left_after_equal_texts_is_told_from_one_that_there_is() -> None:
     rows = [(text, label) for text, _ in ROWS for label in ("a", "b")]
     message = (
@@ -107,27 +104,9 @@ def test_one_label_that_is_left_beside_a_heldout_split_is_told_so() -> None:
         load_text(task_of(ROWS, heldout))
 
 
-MORE: Rows = [(f"more {row}", None) for row in range(7)]
-
-
-def with_more(more: Rows, heldout: Rows | None = None, **fields: Any) -> Task:
-    """The task with a split of rows that nobody labelled."""
-    splits = {"train": ROWS, "more": more} | ({} if heldout is None else {"test": heldout})
-    data = DatasetDict({name: dataset(split) for name, split in splits.items()})
-    test = None if heldout is None else "test"
-    sizes = {"alpha": 6, "select": 8, "heldout": 10}
-    return Task(
-        name="toy",
-        data=lambda: data,
-        heldout_split=test,
-        unlabelled_split="more",
-        **{**sizes, **fields},
-    )
-
-
 def test_text_without_labels_stands_in_no_role_and_is_counted_by_itself() -> None:
     known = [(f"  {ROWS[0][0]} ", "no"), (ROWS[-1][0], "other")]
-    text = load_text(with_more([*MORE, *known, MORE[0], (" ", None)], ROWS[3:5]))
+    text = load_text(task_of(ROWS, ROWS[3:5], [*MORE, *known, MORE[0], (" ", None)]))
     assert text.unlabelled == [(words,) for words, _ in MORE]
     assert text.read.endswith(
         "split 'more': 11 rows read; left out: 1 without a text, 3 of equal text; unlabelled 7"
@@ -142,7 +121,7 @@ def test_text_without_labels_stands_in_no_role_and_is_counted_by_itself() -> Non
 
 def test_a_text_that_is_held_out_is_no_unlabelled_one() -> None:
     heldout: Rows = [("held out", "yes"), *ROWS[:1]]
-    assert load_text(with_more([*MORE, ("held out", None)], heldout)).unlabelled == [
+    assert load_text(task_of(ROWS, heldout, [*MORE, ("held out", None)])).unlabelled == [
         (words,) for words, _ in MORE
     ]
 
@@ -161,12 +140,12 @@ def test_the_file_of_the_rows_may_be_that_of_the_text_without_labels(tmp_path: P
     lines = [f"{text},{label}\n" for text, label in ROWS]
     file.write_text("text,label\n" + "".join(lines), encoding="utf-8")
     other.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
-    sizes = {"alpha": 6, "select": 8, "heldout": 10, "train": 20}
     spelt = tmp_path / "nowhere" / ".." / "own.csv"
     same, copied = (
-        Task.from_files(file, unlabelled_file=more, name="toy", **sizes) for more in (spelt, other)
+        Task.from_files(file, unlabelled_file=more, name="toy", train=20, **SIZES)
+        for more in (spelt, other)
     )
-    assert same == Task.from_files(file, unlabelled_split="train", name="toy", **sizes)
+    assert same == Task.from_files(file, unlabelled_split="train", name="toy", train=20, **SIZES)
     text = load_text(same)
     assert text.read == "60 rows read; train 20, alpha 6, selection 8, held out 10; unlabelled 16"
     in_roles = {row for rows in text.roles.values() for row in rows.texts}
@@ -191,14 +170,19 @@ def test_the_file_of_the_rows_may_be_that_of_the_text_without_labels(tmp_path: P
 def test_text_without_labels_is_part_of_the_fingerprint() -> None:
     prints = [
         load_text(task).fingerprint
-        for task in (task_of(ROWS), with_more(MORE), with_more(MORE[1:]), with_more(MORE))
+        for task in (
+            task_of(ROWS),
+            task_of(ROWS, more=MORE),
+            task_of(ROWS, more=MORE[1:]),
+            task_of(ROWS, more=MORE),
+        )
     ]
     assert len(set(prints)) == 3
     assert prints[1] == prints[3]
 
 
 @pytest.mark.parametrize(
-    "task", [with_more(ROWS[:9]), task_of(ROWS, train=36, unlabelled_split="train")]
+    "task", [task_of(ROWS, more=ROWS[:9]), task_of(ROWS, train=36, unlabelled_split="train")]
 )
 def test_no_text_beside_the_roles_is_refused(task: Task) -> None:
     wanted = f"unlabelled_split '{task.unlabelled_split}' has only texts that"
@@ -206,19 +190,12 @@ def test_no_text_beside_the_roles_is_refused(task: Task) -> None:
         load_text(task)
 
 
-def test_all_rows_cannot_be_labelled_and_unlabelled_at_once() -> None:
-    with pytest.raises(UserError, match="train=None takes all of them; set train"):
-        task_of(ROWS, unlabelled_split="train")
-
-
 def test_without_labels_roles_are_drawn_from_text_alone(tmp_path: Path) -> None:
     """A text a line; blank lines and equal ones are left out, and nothing is stratified."""
     file = tmp_path / "texts.txt"
     lines = [text for text, _ in ROWS]
     file.write_text("\n".join([*lines[:20], "", "  ", *lines[20:], lines[3]]), encoding="utf-8")
-    sizes = {"alpha": 6, "select": 8, "heldout": 10}
-    task = Task.from_files(file, name="toy", metric="agreement", **sizes)
-    found = load_text(task)
+    found = load_text(Task.from_files(file, name="toy", metric="agreement", **SIZES))
     assert found.read == (
         "63 rows read; left out: 2 without a text, 1 of equal text; "
         "train 36, alpha 6, selection 8, held out 10"

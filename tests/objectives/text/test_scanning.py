@@ -1,7 +1,6 @@
 """Rows as they are read: which texts are equal, and what is no text or label at all."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,26 +13,17 @@ from hypothesis import strategies as st
 
 from objectives.errors import UserError
 from objectives.text.roles import load_text
-from objectives.text.task import ROLES, LabelledText, Task
-
-ROWS = 60
-SIZES: dict[str, Any] = {"alpha": 6, "select": 8, "heldout": 10}
-
-
-def numbered() -> Dataset:
-    """Distinct texts; the labels take turns."""
-    return Dataset.from_dict(
-        {"text": [f"text {row}" for row in range(ROWS)], "label": ["no", "yes"] * 30}
-    )
-
-
-def task_of(data: Callable[[], Any], **fields: Any) -> Task:
-    return Task(name="toy", data=data, **{**SIZES, **fields})
-
-
-def texts_of(text: LabelledText) -> dict[str, list[tuple[str, ...]]]:
-    return {role: list(text.roles[role].texts) for role in ROLES}
-
+from objectives.text.task import Task
+from tests.objectives.text.toy import (
+    COUNT,
+    ROWS,
+    SIZES,
+    dataset,
+    labels_of,
+    numbered,
+    task_of,
+    texts_of,
+)
 
 WHITE = (" ", "  ", "\n", "\t ", "\r\n", "\u00a0", "\u2003 ", "\x0b", "\u2028")
 
@@ -64,12 +54,12 @@ def test_a_heldout_text_with_other_blanks_stands_in_no_other_role() -> None:
 
     texts = texts_of(load_text(task_of(both, heldout_split="test")))
     assert texts["heldout"] == [(" text  0",), ("text 1\n",), ("text 99",)]
-    assert {len(texts[role]) for role in ("train", "alpha", "select")} == {ROWS - 2 - 14, 6, 8}
+    assert {len(texts[role]) for role in ("train", "alpha", "select")} == {COUNT - 2 - 14, 6, 8}
 
 
 def test_of_a_pair_the_blanks_between_the_texts_count() -> None:
     def pairs() -> Dataset:
-        rows = [(f"a {row}", "b") for row in range(ROWS)] + [("a", f"{row} b") for row in range(9)]
+        rows = [(f"a {row}", "b") for row in range(COUNT)] + [("a", f"{row} b") for row in range(9)]
         return Dataset.from_dict(
             {
                 "one": [one for one, _ in rows],
@@ -79,7 +69,7 @@ def test_of_a_pair_the_blanks_between_the_texts_count() -> None:
         )
 
     texts = texts_of(load_text(task_of(pairs, text=("one", "two"))))
-    assert sum(map(len, texts.values())) == ROWS + 9
+    assert sum(map(len, texts.values())) == COUNT + 9
 
 
 def in_json_lines(path: Path, rows: list[tuple[Any, Any]]) -> Task:
@@ -105,7 +95,7 @@ def test_a_text_that_is_a_list_or_a_mapping_is_refused_by_its_row(
 ) -> None:
     own = tmp_path / "own.jsonl"
     for texts, row in (
-        ([text] * ROWS, 1),
+        ([text] * COUNT, 1),
         ([None] * 5 + [text] * 55, 6),
         (["a word"] * 5 + [text] + ["a word"] * 54, 6),
     ):
@@ -113,36 +103,23 @@ def test_a_text_that_is_a_list_or_a_mapping_is_refused_by_its_row(
         with pytest.raises(UserError, match=f"task 'toy': row {row} of split 'train' {message}"):
             load_text(task)
     with pytest.raises(UserError, match=f"row 1 of split 'train' {message}"):
-        load_text(in_parquet(tmp_path / "own.parquet", [text] * ROWS))
-
-
-def test_texts_that_are_bytes_are_refused(tmp_path: Path) -> None:
-    texts = [f"text {row}".encode() for row in range(ROWS)]
-    with pytest.raises(UserError, match=r"has bytes in column 'text', .*; decode them$"):
-        load_text(in_parquet(tmp_path / "own.parquet", texts))
+        load_text(in_parquet(tmp_path / "own.parquet", [text] * COUNT))
 
 
 def test_one_label_among_others_that_is_a_list_is_refused(tmp_path: Path) -> None:
-    rows: list[tuple[Any, Any]] = list(zip(numbered()["text"], numbered()["label"], strict=True))
-    task = in_json_lines(tmp_path / "own.jsonl", [*rows[:7], ("a", ["no"]), *rows[7:]])
+    task = in_json_lines(tmp_path / "own.jsonl", [*ROWS[:7], ("a", ["no"]), *ROWS[7:]])
     with pytest.raises(
         UserError, match=r"row 8 .* has a list in column 'label', .* one label; for several"
     ):
         load_text(task)
 
 
-def test_texts_and_labels_that_are_numbers_are_texts_beside_words_and_alone(
-    tmp_path: Path,
-) -> None:
-    numbers: list[tuple[Any, Any]] = [(row, row % 2) for row in range(ROWS)]
+def test_texts_and_labels_that_are_numbers_are_texts_beside_words_and_alone(tmp_path: Path) -> None:
+    numbers: list[tuple[Any, Any]] = [(row, row % 2) for row in range(COUNT)]
     mixed = [(row if row % 3 else f"text {row}", label or "no") for row, label in numbers]
     for rows in (numbers, mixed):
         text = load_text(in_json_lines(tmp_path / "own.jsonl", rows))
-        assert {
-            row[0]: text.label_names[label]
-            for examples in text.roles.values()
-            for row, label in zip(examples.texts, examples.labels, strict=True)
-        } == {str(row): str(label) for row, label in rows}
+        assert labels_of(text) == {str(row): str(label) for row, label in rows}
 
 
 BLANKS = ("", " ", "\t\n ", "\u00a0")
@@ -150,9 +127,7 @@ BLANKS = ("", " ", "\t\n ", "\u00a0")
 
 @pytest.mark.parametrize("column", ["text", "label"])
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_a_text_or_label_of_blanks_is_missing_in_every_kind_of_file(
-    tmp_path: Path, kind: str, column: str
-) -> None:
+def test_blanks_are_missing_in_every_kind_of_file(tmp_path: Path, kind: str, column: str) -> None:
     frame = pandas.DataFrame(numbered().to_dict())
     gaps = pandas.DataFrame([{"text": f"gap {row}", "label": "no"} for row in range(len(BLANKS))])
     both = pandas.concat([frame[:5], gaps.assign(**{column: BLANKS}), frame[5:]])
@@ -172,21 +147,32 @@ def test_a_text_or_label_of_blanks_is_missing_in_every_kind_of_file(
     assert whole.fingerprint == load_text(task_of(numbered)).fingerprint
 
 
-def test_a_pair_with_a_blank_text_lacks_a_text() -> None:
-    def pairs() -> Dataset:
-        return numbered().add_column("other", ["  ", *["bab"] * 59])
-
-    with pytest.raises(UserError, match=r"1 row lacks a text in column 'other' .* is row 1;"):
-        load_text(task_of(pairs, text=("text", "other")))
-
-
-def test_a_number_of_blanks_is_missing() -> None:
-    def graded() -> Dataset:
-        rows = numbered().to_dict()
-        return Dataset.from_dict({**rows, "label": [" ", *map(str, range(59))]})
-
-    with pytest.raises(UserError, match=r"1 row lacks a label in column 'label' .* is row 1;"):
-        load_text(task_of(graded, metric="pearson_spearman"))
+@pytest.mark.parametrize(
+    ("rows", "fields", "message"),
+    [
+        pytest.param(
+            numbered().add_column("other", ["  ", *["bab"] * 59]),
+            {"text": ("text", "other")},
+            r"1 row lacks a text in column 'other' .* is row 1;",
+            id="a text of a pair",
+        ),
+        pytest.param(
+            numbered([" ", *map(str, range(59))]),
+            {"metric": "pearson_spearman"},
+            r"1 row lacks a label in column 'label' .* is row 1;",
+            id="a number",
+        ),
+        pytest.param(
+            dataset([(" ", "no")] * 9),
+            {"drop_missing": True},
+            r"'train' has no rows with a text and a label$",
+            id="every row",
+        ),
+    ],
+)
+def test_what_is_blank_is_missing(rows: Dataset, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_text(task_of(lambda: rows, **fields))
 
 
 @pytest.mark.parametrize(("column", "what"), [("text", "a text"), ("label", "a label")])
@@ -203,11 +189,3 @@ def test_nan_is_missing(column: str, what: str) -> None:
         load_text(task)
     whole = load_text(replace(task, drop_missing=True))
     assert sum(len(role.labels) for role in whole.roles.values()) == 59
-
-
-def test_a_split_of_which_no_row_is_whole_is_refused() -> None:
-    def blank() -> Dataset:
-        return Dataset.from_dict({"text": [" "] * 9, "label": ["no"] * 9})
-
-    with pytest.raises(UserError, match=r"'train' has no rows with a text and a label$"):
-        load_text(task_of(blank, drop_missing=True))

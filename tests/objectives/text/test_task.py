@@ -1,7 +1,6 @@
 """A task's rows in four disjoint roles, its tokens and metrics, and what a user gets wrong."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,10 @@ from objectives.errors import UserError
 from objectives.metric import metric_value
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import load_text
-from objectives.text.task import ROLES, Examples, LabelledText, Rows, Task, tokenise
-from tests.conftest import planted_rows
+from objectives.text.task import ROLES, Examples, Rows, Task, tokenise
+from tests.objectives.text.toy import COUNT, ROWS, dataset, numbered, task_of, texts_of
 
-ROWS = 60
-TEXTS = [f"text {row}" for row in range(ROWS)]
-LABELS = ["no", "yes"] * (ROWS // 2)
-
-
-def numbered(labels: Sequence[Any] = ("no", "yes"), rows: int = ROWS) -> Dataset:
-    """Distinct texts; the labels take turns."""
-    return Dataset.from_dict(
-        {
-            "text": [f"text {row}" for row in range(rows)],
-            "label": [labels[row % len(labels)] for row in range(rows)],
-        }
-    )
+TEXTS, LABELS = map(list, zip(*ROWS, strict=True))
 
 
 def classed(labels: Sequence[int | None]) -> Dataset:
@@ -42,33 +29,13 @@ def classed(labels: Sequence[int | None]) -> Dataset:
     return Dataset.from_dict(numbered(labels).to_dict(), features=features)
 
 
-def task_of(data: str | Callable[[], Any], **fields: Any) -> Task:
-    sizes = {"alpha": 6, "select": 8, "heldout": 10}
-    return Task(name="toy", data=data, **{**sizes, **fields})
-
-
-def texts_of(text: LabelledText) -> dict[str, list[tuple[str, ...]]]:
-    return {role: list(text.roles[role].texts) for role in ROLES}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A local data set of two splits; five rows of test stand in train as well."""
     numbered().to_csv(tmp_path / "train.csv", index=False)
-    test = numbered(rows=ROWS + 20).select([*range(5), *range(ROWS, ROWS + 20)])
+    test = numbered(rows=COUNT + 20).select([*range(5), *range(COUNT, COUNT + 20)])
     test.to_csv(tmp_path / "test.csv", index=False)
     return tmp_path
-
-
-def test_roles_have_their_sizes_and_share_no_text() -> None:
-    texts = texts_of(load_text(task_of(numbered)))
-    assert {role: len(rows) for role, rows in texts.items()} == {
-        "train": ROWS - 24,
-        "alpha": 6,
-        "select": 8,
-        "heldout": 10,
-    }
-    assert set().union(*map(set, texts.values())) == {(f"text {row}",) for row in range(ROWS)}
 
 
 @given(st.integers(0, 100), st.integers(2, 12), st.integers(2, 12), st.integers(2, 12))
@@ -79,7 +46,7 @@ def test_roles_are_disjoint_and_stratified_whatever_their_sizes(
         task_of(lambda: numbered("ab"), seed=seed, alpha=alpha, select=select, heldout=heldout)
     )
     everyone = [row for rows in texts_of(text).values() for row in rows]
-    assert len(everyone) == len(set(everyone)) == ROWS
+    assert len(everyone) == len(set(everyone)) == COUNT
     for examples in text.roles.values():
         counts = np.bincount(examples.labels, minlength=2)
         assert abs(int(counts[0] - counts[1])) <= 2
@@ -91,30 +58,15 @@ def test_the_seed_decides_the_roles() -> None:
     assert texts_of(load_text(task)) != texts_of(load_text(replace(task, seed=1)))
 
 
-def test_every_text_keeps_its_label() -> None:
-    text = load_text(task_of(numbered))
-    assert text.label_names == ["no", "yes"]
-    for examples in text.roles.values():
-        for (row,), label in zip(examples.texts, examples.labels, strict=True):
-            assert label == int(row.removeprefix("text ")) % 2
-
-
 def test_of_rows_of_equal_text_the_first_is_kept() -> None:
     def doubled() -> Dataset:
         once = numbered().to_dict()
         return Dataset.from_dict(
-            {"text": once["text"] * 2, "label": once["label"] + ["yes"] * ROWS}
+            {"text": once["text"] * 2, "label": once["label"] + ["yes"] * COUNT}
         )
 
     assert texts_of(load_text(task_of(doubled))) == texts_of(load_text(task_of(numbered)))
     assert load_text(task_of(doubled)).fingerprint == load_text(task_of(numbered)).fingerprint
-
-
-def test_train_takes_as_many_rows_as_it_is_asked_to() -> None:
-    all_that_is_left = ROWS - 24
-    for train in (20, all_that_is_left):
-        texts = texts_of(load_text(task_of(numbered, train=train)))
-        assert len(texts["train"]) == train
 
 
 def test_a_fingerprint_changes_with_a_text_a_label_and_a_role() -> None:
@@ -122,7 +74,7 @@ def test_a_fingerprint_changes_with_a_text_a_label_and_a_role() -> None:
         task_of(numbered, seed=1),
         task_of(lambda: numbered(("yes", "no"))),
         task_of(lambda: numbered(("no", "yea"))),
-        task_of(lambda: numbered(rows=ROWS + 2)),
+        task_of(lambda: numbered(rows=COUNT + 2)),
     ]
     prints = [load_text(task).fingerprint for task in (task_of(numbered), *others)]
     assert len(set(prints)) == len(prints)
@@ -175,9 +127,7 @@ def test_rows_that_are_no_table_are_refused(rows: Any, message: str) -> None:
         Task.from_rows(rows, name="rows")
 
 
-def test_several_splits_of_a_function_or_of_save_to_disk_are_those_of_a_folder(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_splits_of_a_function_or_a_disk_are_those_of_a_folder(folder: Path, tmp_path: Path) -> None:
     splits = DatasetDict(
         {name: Dataset.from_csv(str(folder / f"{name}.csv")) for name in ("train", "test")}
     )
@@ -195,7 +145,7 @@ def test_a_heldout_split_is_taken_whole_and_its_texts_leave_the_others(folder: P
     pandas.concat([test, test[:2]]).to_csv(folder / "test.csv", index=False)
     texts = texts_of(load_text(task_of(str(folder), heldout_split="test")))
     assert len(texts["heldout"]) == 25 + 2
-    assert sum(map(len, texts.values())) == ROWS + 20 + 2
+    assert sum(map(len, texts.values())) == COUNT + 20 + 2
     others = {row for role in ROLES if role != "heldout" for row in texts[role]}
     assert not others & set(texts["heldout"])
 
@@ -209,7 +159,7 @@ def test_nothing_is_written_beside_the_users_data(folder: Path) -> None:
 def test_pairs_of_sentences_are_distinct_as_pairs(tiny_bert: str) -> None:
     def pairs() -> Dataset:
         rows = numbered()
-        return rows.rename_column("text", "second").add_column("first", ["bab"] * ROWS)
+        return rows.rename_column("text", "second").add_column("first", ["bab"] * COUNT)
 
     text = load_text(task_of(pairs, text=("first", "second")))
     assert ("bab", "text 0") in {row for rows in texts_of(text).values() for row in rows}
@@ -227,9 +177,7 @@ def test_tokens_end_at_the_longest_length(tiny_bert: str) -> None:
     assert split.labels.tolist() == [0, 2]
 
 
-def test_texts_that_are_cut_off_are_counted_and_those_that_just_fit_are_not(
-    tiny_bert: str,
-) -> None:
+def test_texts_that_are_cut_off_are_counted_and_those_that_just_fit_are_not(tiny_bert: str) -> None:
     tokenizer, labels = Checkpoint(tiny_bert).tokenizer, np.zeros(4, dtype=np.int64)
     words = [("bab " * length,) for length in (9, 10, 11, 30)]  # [CLS] and [SEP] beside them
     split = tokenise(Examples(words, labels), "train", tokenizer, 12)
@@ -246,7 +194,7 @@ def test_texts_that_are_cut_off_are_counted_and_those_that_just_fit_are_not(
     assert list(map(list, split.token_type_ids)) == plain["token_type_ids"]
 
 
-def graded(rows: int = ROWS) -> Dataset:
+def graded(rows: int = COUNT) -> Dataset:
     """Distinct texts with a grade from 0 to 5."""
     grades = np.random.default_rng(0).uniform(0, 5, rows)
     return Dataset.from_dict({"text": [f"text {row}" for row in range(rows)], "label": grades})
@@ -264,7 +212,7 @@ def test_labels_that_are_numbers_stay_numbers(tiny_bert: str) -> None:
         assert split.regression
         assert split.labels.dtype == np.float32
         np.testing.assert_allclose(split.labels, wanted, rtol=1e-6)
-    assert sum(len(examples.texts) for examples in text.roles.values()) == ROWS
+    assert sum(len(examples.texts) for examples in text.roles.values()) == COUNT
 
 
 def test_a_grade_is_part_of_the_fingerprint() -> None:
@@ -312,13 +260,6 @@ def test_f1_goes_by_the_classes_of_the_task_not_of_the_rows() -> None:
     truth, said = np.array([0, 1, 0, 1]), np.array([0, 1, 0, 2])
     assert metric_value("f1", truth, said, classes=3) == pytest.approx((1 + 2 / 3 + 0) / 3)
     assert metric_value("f1", truth, truth // 2, classes=3) == pytest.approx((2 / 3 + 0) / 2)
-
-
-def test_the_planted_task_has_its_words_in_every_role(planted_task: Task) -> None:
-    text = load_text(planted_task)
-    assert Counter(text.label_names) == Counter(set(planted_rows()["label"]))
-    for examples in text.roles.values():
-        assert set(examples.labels.tolist()) == {0, 1, 2}
 
 
 USER_ERRORS = {
@@ -380,9 +321,9 @@ USER_ERRORS = {
         "30 rows lack a label in column 'label' of split 'train', the first is row 2;",
     ),
     "no rows": (task_of(lambda: numbered(rows=0)), "split 'train' has no rows"),
-    "no rows left for train": (task_of(numbered, select=ROWS - 16), "cannot take 6 .* 'alpha'"),
+    "no rows left for train": (task_of(numbered, select=COUNT - 16), "cannot take 6 .* 'alpha'"),
     "no rows left for a role of numbers": (
-        task_of(graded, metric="pearson_spearman", select=ROWS - 10),
+        task_of(graded, metric="pearson_spearman", select=COUNT - 10),
         "cannot take 50 rows for 'select' out of 50: heldout=.* and alpha=.* are taken first",
     ),
     "too few rows for a role": (
@@ -399,9 +340,17 @@ USER_ERRORS = {
         "train=37, but only 36 rows are left after the other roles; leave train out",
     ),
     "ids for labels": (
-        task_of(lambda: numbered([f"{row} " + "long " * 20 for row in range(ROWS)])),
+        task_of(lambda: numbered([f"{row} " + "long " * 20 for row in range(COUNT)])),
         r"60 of the 60 labels have only one row left \('0 (long ){7}lon', '1 [^']*', '10 [^']*' "
         r"and 57 more\); is 'label' a column of labels, or of ids\?$",
+    ),
+    "a function that raises": (
+        task_of(lambda: Path("tweets.csv").read_text()),
+        r"data\(\) raises FileNotFoundError: .*'tweets\.csv'",
+    ),
+    "a row without a text": (
+        task_of(lambda: dataset([("a", "x"), (None, "y")] * 30)),
+        "30 rows lack a text in column 'text'",
     ),
 }
 
@@ -413,35 +362,6 @@ def test_what_a_user_gets_wrong_is_one_clear_line(case: str) -> None:
         load_text(task)
     assert str(error.value).startswith("task 'toy': ")
     assert "\n" not in str(error.value)
-
-
-def test_a_missing_split_of_a_folder_is_named_with_those_there_are(folder: Path) -> None:
-    with pytest.raises(UserError, match="no split 'validation'; there are train, test"):
-        load_text(task_of(str(folder), split="validation"))
-
-
-def test_an_empty_heldout_split_is_refused(folder: Path) -> None:
-    (folder / "test.csv").write_text("text,label\n")
-    with pytest.raises(UserError, match=r'could not be loaded .*"test" corresponds to no data'):
-        load_text(task_of(str(folder), heldout_split="test"))
-
-
-def test_a_heldout_split_that_holds_all_of_train_is_refused(folder: Path) -> None:
-    (folder / "test.csv").write_text((folder / "train.csv").read_text())
-    with pytest.raises(UserError, match="nothing is left to train on"):
-        load_text(task_of(str(folder), heldout_split="test"))
-
-
-def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="could not be loaded"):
-        load_text(task_of(str(tmp_path)))
-
-
-def test_a_metric_that_there_is_not_is_refused() -> None:
-    with pytest.raises(
-        UserError, match="metric is 'auc'; it must be one of accuracy, mcc, f1, micro_f1"
-    ):
-        task_of(numbered, metric="auc")
 
 
 @pytest.mark.parametrize(
@@ -467,11 +387,73 @@ def test_a_metric_that_there_is_not_is_refused() -> None:
         ),
         ({"text": ()}, r"text is \(\); it must be a string or a tuple of 2"),
         ({"text": None}, "text is None; it must be a string or a tuple of 2"),
+        ({"metric": "auc"}, "metric is 'auc'; it must be one of accuracy, mcc, f1, micro_f1"),
+        ({"subset": "cola"}, "subset is 'cola', but a function has no configurations;"),
+        (
+            {"label": ("a", "b", "a"), "multi_label": True, "metric": "micro_f1"},
+            r"label is \('a', 'b', 'a'\); it must be different",
+        ),
+        ({"unlabelled_split": "train"}, ".*train=None takes all of them; set train"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"Task\.{message}"):
         task_of(numbered, **fields)
+
+
+PROPER = "text,label\na,no\nb,yes\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "fields", "message"),
+    [
+        pytest.param({}, {}, "could not be loaded", id="empty"),
+        pytest.param(
+            {"train": PROPER, "test": PROPER},
+            {"split": "validation"},
+            "no split 'validation'; there are train, test",
+            id="another split",
+        ),
+        pytest.param(
+            {"train": PROPER, "test": "text,label\n"},
+            {"heldout_split": "test"},
+            r'could not be loaded .*"test" corresponds to no data',
+            id="an empty split",
+        ),
+        pytest.param(
+            {"train": PROPER, "test": PROPER},
+            {"heldout_split": "test"},
+            "nothing is left to train on",
+            id="all of train is held out",
+        ),
+        pytest.param(
+            {"train": PROPER, "test": 'text,label\n"unclosed,1\nmore'},
+            {},
+            r"could not be loaded \(file .*test\.csv.: a quote in line 2",
+            id="an open quote",
+        ),
+        pytest.param(
+            {"train": PROPER, "test": "text,label,extra\na,1,1\n"},
+            {},
+            r"its files differ in their columns: .* \(\{'extra'\}\)\)$",
+            id="splits of other columns",
+        ),
+        pytest.param(
+            {"train-1": "text,label\na,no\n", "train-2": "text,label,extra\na,no,1\n"},
+            {},
+            r"\(Schema at index 1 was different: .* extra: ",
+            id="files of one split of other columns",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_one_clear_line(
+    tmp_path: Path, files: dict[str, str], fields: dict[str, Any], message: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / f"{name}.csv").write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        load_text(task_of(str(tmp_path), **fields))
+    assert "\n" not in str(error.value)
 
 
 def test_where_a_split_is_held_out_heldout_says_nothing(folder: Path) -> None:
@@ -497,31 +479,3 @@ def test_rows_that_no_function_returns_are_refused_with_the_way_to_give_them(dat
     ) as error:
         task_of(data)
     assert "\n" not in str(error.value)
-
-
-def test_files_and_functions_have_no_configurations() -> None:
-    with pytest.raises(UserError, match="subset is 'cola', but a function has no configurations;"):
-        task_of(numbered, subset="cola")
-    with pytest.raises(UserError, match="subset is 'cola', but files have no configurations;"):
-        Task.from_files("news.csv", name="news", subset="cola")
-
-
-def test_a_function_that_raises_is_named_with_its_reason() -> None:
-    def broken() -> Dataset:
-        raise FileNotFoundError("tweets.csv")
-
-    with pytest.raises(UserError, match=r"data\(\) raises FileNotFoundError: tweets\.csv"):
-        load_text(task_of(broken))
-
-
-def test_rows_without_a_text_are_refused() -> None:
-    def gappy() -> Dataset:
-        return Dataset.from_dict({"text": ["a", None] * 30, "label": ["x", "y"] * 30})
-
-    with pytest.raises(UserError, match="30 rows lack a text in column 'text'"):
-        load_text(task_of(gappy))
-
-
-def test_a_column_of_one_label_is_named_once() -> None:
-    with pytest.raises(UserError, match=r"Task\.label is \('a', 'b', 'a'\); it must be different"):
-        task_of(numbered, label=("a", "b", "a"), multi_label=True, metric="micro_f1")

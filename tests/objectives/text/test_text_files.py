@@ -15,8 +15,8 @@ from objectives.device import quiet_libraries
 from objectives.errors import UserError
 from objectives.text.roles import load_text
 from objectives.text.task import ROLES, LabelledText, Task
+from tests.objectives.text.toy import ROWS, SIZES, labels_of
 
-ROWS = [(f"text {row}", ("no", "yes")[row % 2]) for row in range(60)]
 HALF = b"\x00\xdc"
 """The second half of a pair of UTF-16, which has no first."""
 LATIN_1 = "café,no\n".encode("latin-1")
@@ -34,7 +34,7 @@ TORN = in_csv(ROWS[:30]).decode().encode("utf-16") + HALF + "x,1\n".encode("utf-
 
 
 def labelled(labels: list[Any]) -> list[tuple[str, Any]]:
-    return [(f"text {row}", labels[row % len(labels)]) for row in range(60)]
+    return [(text, labels[row % len(labels)]) for row, (text, _) in enumerate(ROWS)]
 
 
 @pytest.fixture
@@ -45,19 +45,9 @@ def load_file(tmp_path: Path) -> Load:
         path = tmp_path / name
         if content is not None:
             path.write_bytes(content)
-        sizes = {"alpha": 6, "select": 8, "heldout": 10}
-        return load_text(Task.from_files(path, **{"name": "toy", **sizes, **fields}))
+        return load_text(Task.from_files(path, **{"name": "toy", **SIZES, **fields}))
 
     return load_it
-
-
-def rows_of(text: LabelledText) -> dict[str, str]:
-    """Each text, if there is one column of them, with the name of its label."""
-    return {
-        row[0]: text.label_names[label]
-        for examples in text.roles.values()
-        for row, label in zip(examples.texts, examples.labels, strict=True)
-    }
 
 
 FORMS = {
@@ -90,7 +80,7 @@ FORMS = {
 def test_a_file_gives_its_rows(load_file: Load, form: str) -> None:
     content, name, fields = FORMS[form]
     text = load_file(content, name, **fields)
-    assert rows_of(text) == dict(ROWS)
+    assert labels_of(text) == dict(ROWS)
     assert {role: len(text.roles[role].texts) for role in ROLES} == {
         "train": 36,
         "alpha": 6,
@@ -102,7 +92,7 @@ def test_a_file_gives_its_rows(load_file: Load, form: str) -> None:
 def test_a_parquet_file_gives_its_rows(load_file: Load, tmp_path: Path) -> None:
     pandas.DataFrame(ROWS, columns=["text", "label"]).to_parquet(tmp_path / "own.parquet")
     text = load_file(None, "own.parquet")
-    assert rows_of(text) == dict(ROWS)
+    assert labels_of(text) == dict(ROWS)
     assert text.fingerprint == load_file(in_csv()).fingerprint
     assert text.fingerprint == load_file(None, "own.parquet", delimiter=";").fingerprint
 
@@ -116,13 +106,13 @@ def in_json_lines(rows: Any = ROWS) -> bytes:
 
 def test_a_file_of_json_gives_its_rows(load_file: Load) -> None:
     text = load_file(in_json_lines(), "own.jsonl")
-    assert rows_of(text) == dict(ROWS)
+    assert labels_of(text) == dict(ROWS)
     assert text.fingerprint == load_file(in_csv()).fingerprint
     as_a_list = json.dumps([{"id": 7, "label": label, "text": text} for text, label in ROWS])
     assert load_file(as_a_list.encode(), "own.json").fingerprint == text.fingerprint
     words = [("café" + text, label) for text, label in ROWS]
     in_latin_1 = in_json_lines(words).decode().encode("latin-1")
-    assert rows_of(load_file(in_latin_1, "own.jsonl", encoding="latin-1")) == dict(words)
+    assert labels_of(load_file(in_latin_1, "own.jsonl", encoding="latin-1")) == dict(words)
 
 
 BAD_JSON = {
@@ -237,30 +227,30 @@ def test_whatever_a_proper_csv_holds_is_read_as_it_is(
         writer = csv.writer(file, quoting=csv.QUOTE_ALL)
         writer.writerows([("text", "label"), *((text, row % 2) for row, text in enumerate(texts))])
     text = load_text(Task.from_files(path, name="drawn", alpha=2, select=2, heldout=2))
-    assert rows_of(text) == {text: str(row % 2) for row, text in enumerate(texts)}
+    assert labels_of(text) == {text: str(row % 2) for row, text in enumerate(texts)}
 
 
 def test_only_nothing_at_all_is_missing(load_file: Load) -> None:
     words = ["NA", "null", "None", "nan", "N/A", "-"]
     rows = [*((word, "None") for word in words), *labelled(["None", "nan"])]
-    assert rows_of(load_file(in_csv(rows))) == dict(rows)
+    assert labels_of(load_file(in_csv(rows))) == dict(rows)
 
 
 def test_rows_with_something_missing_can_be_left_out(load_file: Load) -> None:
     gappy = [*ROWS[:5], ("", "no"), ("only a text", ""), *ROWS[5:]]
-    assert rows_of(load_file(in_csv(gappy), drop_missing=True)) == dict(ROWS)
+    assert labels_of(load_file(in_csv(gappy), drop_missing=True)) == dict(ROWS)
 
 
 def test_a_column_that_looks_like_numbers_for_long_is_still_text(load_file: Load) -> None:
     rows = [(row if row < 11_000 else f"text {row}", row % 3) for row in range(12_000)]
-    assert len(rows_of(load_file(in_csv(rows)))) == 12_000
+    assert len(labels_of(load_file(in_csv(rows)))) == 12_000
 
 
 def test_labels_that_are_whole_numbers_are_classes_however_written(load_file: Load) -> None:
     for labels in ([1, 2, 10], ["1.0", "2.0", "10.0"], ["1", "2.", "10.0"]):
         text = load_file(in_csv(labelled(labels)))
         assert text.label_names == ["1", "2", "10"]
-        assert rows_of(text)["text 2"] == "10"
+        assert labels_of(text)["text 2"] == "10"
     assert load_file(in_csv(labelled(["01", "02"]))).label_names == ["01", "02"]
     assert load_file(in_csv(labelled(["1", "2", "?"]))).label_names == ["1", "2", "?"]
 
@@ -362,7 +352,6 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
         {},
         "1 row lacks a label in column 'label' of split 'train', the first is row 61;",
     ),
-    "one class": (in_csv(labelled(["no"])), {}, "has one label only: no$"),
     "real numbers": (
         in_csv(labelled([0.5, 1.25, 3])),
         {},

@@ -109,9 +109,7 @@ def test_every_unit_moves_the_logits(problem: Problem, batch: Batch) -> None:
                 assert moved.abs().max() > 2 * ATOL, (space, layer, unit)
 
 
-def test_a_soft_mask_of_query_and_key_is_as_steep_at_0_as_at_1(
-    problem: Problem, batch: Batch
-) -> None:
+def test_a_soft_mask_of_qk_is_as_steep_at_0_as_at_1(problem: Problem, batch: Batch) -> None:
     """On both of them it would act squared, and a closed dimension could not reopen."""
     population = Population.of([problem.student])
     for value in (0.0, 1.0):

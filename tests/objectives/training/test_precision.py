@@ -10,8 +10,6 @@ from torch import Tensor
 
 from objectives import device
 from objectives.device import matmul_dtype, multiplies_bfloat16
-from objectives.errors import UserError
-from objectives.methods.fisher_search import FisherSearch
 from objectives.methods.mask_search import MaskSearch
 from objectives.methods.width_search import WidthSearch
 from objectives.problem import Problem
@@ -105,11 +103,6 @@ def test_a_search_ends_where_it_would_in_float32(
 def test_a_precision_by_name_is_kept(device: str) -> None:
     assert matmul_dtype("float32", device) == torch.float32
     assert matmul_dtype("bfloat16", device) == torch.bfloat16
-
-
-def test_another_is_refused() -> None:
-    with pytest.raises(UserError, match="precision is 'float16'"):
-        FisherSearch(precision="float16")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,7 @@ def logits_of_transformers(folder: str, texts: list[str]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_classifier_of_any_kind_answers_as_in_transformers(
-    kind: str, task: Task, tmp_path: Path
-) -> None:
+def test_any_classifier_answers_as_in_transformers(kind: str, task: Task, tmp_path: Path) -> None:
     folder = write_classifier(kind, tmp_path / kind, TURNED)
     inputs = read_inputs(task, Teacher(checkpoint=folder))
     answering = inputs.answering(inputs.split("train"), Session(cache=tmp_path / "cache"))

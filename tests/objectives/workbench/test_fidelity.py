@@ -72,11 +72,7 @@ def low_pairs(planted_task: Task, tiny_bert: str, tmp_path: Path) -> Workbench:
         planted_task, data=pairs, text=("first", "text"), alpha=20, select=20, heldout=20
     )
     inputs = read_inputs(task, Teacher(checkpoint=tiny_bert, epochs=1))
-    return prepare(
-        inputs,
-        session=Session(cache=tmp_path),
-        fidelity=Fidelity(max_length=12),
-    )
+    return prepare(inputs, session=Session(cache=tmp_path), fidelity=Fidelity(max_length=12))
 
 
 def test_of_a_pair_both_texts_are_left(low_pairs: Workbench) -> None:

@@ -20,14 +20,8 @@ from objectives.errors import UserError
 from objectives.metric import Metric
 from objectives.session import Session
 from objectives.students.bert.pretrained import Checkpoint
-from objectives.text.data import Split
 from objectives.text.task import ROLES, Examples, LabelledText
-from objectives.workbench.teacher import (
-    Teacher,
-    load_teacher,
-    teacher_notes,
-    weak_teacher_note,
-)
+from objectives.workbench.teacher import Teacher, load_teacher, teacher_notes, weak_teacher_note
 from objectives.workbench.workbench import Workbench
 from tests.conftest import MARKERS
 from tests.objectives.conformance import RecordingProgress, random_states
@@ -88,9 +82,7 @@ def relabelled(checkpoint: str, folder: Path, names: list[str]) -> str:
     return str(folder)
 
 
-def test_fine_tuning_takes_its_epochs_and_names_the_labels(
-    load: Load, workbench: Workbench
-) -> None:
+def test_fine_tuning_takes_its_epochs_and_names_labels(load: Load, workbench: Workbench) -> None:
     model, steps = load(epochs=2)
     assert steps == 2 * -(-len(workbench.problem.train) // 32)
     assert model.config.id2label == dict(enumerate(LABELS))
@@ -136,9 +128,7 @@ def test_a_run_that_goes_on_on_another_device_has_one_teacher(
     assert load(precision=other)[1] > 0, "what is asked for is made"
 
 
-def test_the_same_checkpoint_elsewhere_is_the_same_teacher(
-    load: Load, tiny_bert: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_moved_is_the_same_teacher(load: Load, tiny_bert: str, tmp_path: Path) -> None:
     load()
     moved = copytree(tiny_bert, tmp_path / "elsewhere")
     assert load(checkpoint=str(moved))[1] == 0
@@ -160,9 +150,7 @@ def test_whatever_decides_a_teacher_makes_another(load: Load) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_teacher_that_was_cut_short_is_fine_tuned_anew(
-    load: Load, tmp_path: Path, name: str
-) -> None:
+def test_a_teacher_cut_short_is_fine_tuned_anew(load: Load, tmp_path: Path, name: str) -> None:
     first, steps = load()
     (folder,) = tmp_path.iterdir()
     whole = (folder / name).read_bytes()
@@ -183,9 +171,7 @@ def test_a_teacher_that_was_cut_short_is_fine_tuned_anew(
     assert notes == []
 
 
-def test_fine_tuning_is_seeded_and_leaves_global_random_state_alone(
-    load: Load, tmp_path: Path
-) -> None:
+def test_fine_tuning_is_seeded_and_leaves_random_state_alone(load: Load, tmp_path: Path) -> None:
     before = random_states()
     first, _ = load()
     assert random_states() == before
@@ -235,9 +221,7 @@ def test_a_fine_tuned_checkpoint_is_the_teacher_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_how_to_fine_tune_a_teacher_that_is_fine_tuned_does_nothing(
-    fine_tuned: str, tiny_bert: str
-) -> None:
+def test_settings_of_a_fine_tuned_teacher_do_nothing(fine_tuned: str, tiny_bert: str) -> None:
     asked = {"epochs": 2, "learning_rate": 1e-4}
     (note,) = teacher_notes(Teacher(checkpoint=fine_tuned, **asked), LABELS)
     assert note.endswith("Teacher.epochs, Teacher.learning_rate does nothing")
@@ -271,50 +255,65 @@ def test_a_teacher_that_may_be_no_better_than_one_answer_is_noted(
     assert note(fine_tuned, constant + 0.001) is None
 
 
-def test_labels_are_matched_by_name(fine_tuned: str, tmp_path: Path) -> None:
-    turned = relabelled(fine_tuned, tmp_path, ["sad", "happy", "neutral"])
-    assert Checkpoint(fine_tuned).label_order(["happy", "neutral", "sad"]) == [0, 1, 2]
-    assert Checkpoint(turned).label_order(["happy", "neutral", "sad"]) == [1, 2, 0]
-    assert Checkpoint(turned).label_order(["sad", "happy"]) == [0, 1]
+UNNAMED = ["LABEL_0", "LABEL_1", "LABEL_2"]
+NUMBERS = ["0", "1", "2"]
 
 
-def test_labels_that_nobody_named_match_by_index(
-    load: Load, fine_tuned: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("outputs", "labels", "order"),
+    [
+        pytest.param(LABELS, LABELS, [0, 1, 2], id="by name"),
+        pytest.param(["sad", "happy", "neutral"], LABELS, [1, 2, 0], id="by name, turned"),
+        pytest.param(["sad", "happy", "neutral"], ["sad", "happy"], [0, 1], id="some of them"),
+        pytest.param([" sad", "happy ", "neutral"], LABELS, [1, 2, 0], id="but for blanks"),
+        pytest.param(LABELS, NUMBERS, [0, 1, 2], id="by the numbers of the outputs"),
+        pytest.param(["2", "0", "1"], NUMBERS, [1, 2, 0], id="by name, though these are numbers"),
+        pytest.param(UNNAMED, LABELS, [0, 1, 2], id="by index where nobody named the outputs"),
+    ],
+)
+def test_labels_are_matched(
+    fine_tuned: str, tmp_path: Path, outputs: list[str], labels: list[str], order: list[int]
 ) -> None:
-    unnamed = relabelled(fine_tuned, tmp_path / "unnamed", [f"LABEL_{i}" for i in range(3)])
-    assert Checkpoint(unnamed).label_order(LABELS) == [0, 1, 2]
+    assert Checkpoint(relabelled(fine_tuned, tmp_path, outputs)).label_order(labels) == order
+
+
+TWINS = r"the outputs 0 to 2, each otherwise; it names '[ab]'$"
+RENAME = "rename those of the data, or id2label in its config"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "message"),
+    [
+        (
+            LABELS,
+            ["angry", "happy"],
+            r"label\(s\) angry of the task; it knows happy, neutral, sad",
+        ),
+        (UNNAMED, ["happy", "sad"], "it knows LABEL_0, LABEL_1, LABEL_2"),
+        # By index all match, or none.
+        (UNNAMED, ["LABEL_1", "LABEL_2", "LABEL_3"], r"does not know the label\(s\) LABEL_3 of"),
+        (["1", "2", "3"], NUMBERS, r"does not know the label\(s\) 0 of the task"),
+        (LABELS, ["1", "2", "3"], RENAME),
+        (LABELS, ["0", "1"], RENAME),
+        (["a", "a", "b"], ["a", "b"], TWINS),
+        (["a", "a", "b"], NUMBERS, TWINS),
+        (["a", "b", "b "], LABELS, TWINS),
+    ],
+)
+def test_labels_that_do_not_match_are_refused(
+    fine_tuned: str, tmp_path: Path, outputs: list[str], labels: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        Checkpoint(relabelled(fine_tuned, tmp_path, outputs)).label_order(labels)
+
+
+def test_unnamed_outputs_get_the_labels_names(load: Load, fine_tuned: str, tmp_path: Path) -> None:
+    unnamed = relabelled(fine_tuned, tmp_path / "unnamed", UNNAMED)
     model, _ = load(checkpoint=unnamed)
     assert model.config.id2label == dict(enumerate(LABELS))
     (note,) = teacher_notes(Teacher(checkpoint=unnamed), LABELS)
     assert "by position: LABEL_0 is happy, LABEL_1 is neutral, LABEL_2 is sad; if that is" in note
-    assert [*teacher_notes(Teacher(checkpoint=unnamed), ["0", "1", "2"])] == []
-    with pytest.raises(UserError, match="it knows LABEL_0, LABEL_1, LABEL_2"):
-        Checkpoint(unnamed).label_order(["happy", "sad"])
-
-
-def test_labels_match_by_index_all_or_none(fine_tuned: str, tmp_path: Path) -> None:
-    unnamed = relabelled(fine_tuned, tmp_path / "unnamed", [f"LABEL_{i}" for i in range(3)])
-    stars = relabelled(fine_tuned, tmp_path / "stars", ["1", "2", "3"])
-    for checkpoint, names in (
-        (unnamed, ["LABEL_1", "LABEL_2", "LABEL_3"]),
-        (stars, ["0", "1", "2"]),
-    ):
-        with pytest.raises(
-            UserError, match=r"does not know the label\(s\) (LABEL_3|0) of the task"
-        ):
-            Checkpoint(checkpoint).label_order(names)
-
-
-@pytest.mark.parametrize("outputs", [["a", "a", "b"], ["a", "b", "b "]])
-def test_two_outputs_of_one_name_are_refused(
-    fine_tuned: str, tmp_path: Path, outputs: list[str]
-) -> None:
-    twins = relabelled(fine_tuned, tmp_path, outputs)
-    for names in (["a", "b"], ["0", "1", "2"], LABELS):
-        with pytest.raises(
-            UserError, match=r"the outputs 0 to 2, each otherwise; it names '[ab]'$"
-        ):
-            Checkpoint(twins).label_order(names)
+    assert [*teacher_notes(Teacher(checkpoint=unnamed), NUMBERS)] == []
 
 
 def test_outputs_that_are_not_numbered_from_0_are_refused(fine_tuned: str, tmp_path: Path) -> None:
@@ -326,43 +325,12 @@ def test_outputs_that_are_not_numbered_from_0_are_refused(fine_tuned: str, tmp_p
         Checkpoint(shifted).label_order(LABELS)
 
 
-def test_blanks_around_the_name_of_an_output_do_not_count(fine_tuned: str, tmp_path: Path) -> None:
-    blank = relabelled(fine_tuned, tmp_path, [" sad", "happy ", "neutral"])
-    assert Checkpoint(blank).label_order(["happy", "neutral", "sad"]) == [1, 2, 0]
-
-
-def test_labels_that_are_the_numbers_of_the_outputs_match_by_index(
-    fine_tuned: str, tmp_path: Path
-) -> None:
-    assert Checkpoint(fine_tuned).label_order(["0", "1", "2"]) == [0, 1, 2]
-    turned = relabelled(fine_tuned, tmp_path, ["2", "0", "1"])
-    assert Checkpoint(turned).label_order(["0", "1", "2"]) == [1, 2, 0]
-    for numbers in (["1", "2", "3"], ["0", "1"]):
-        with pytest.raises(UserError, match="rename those of the data, or id2label in its config"):
-            Checkpoint(fine_tuned).label_order(numbers)
-
-
-def test_a_teacher_that_gives_several_labels_at_once_is_refused(
-    fine_tuned: str, tmp_path: Path
-) -> None:
+def test_a_teacher_of_several_labels_at_once_is_refused(fine_tuned: str, tmp_path: Path) -> None:
     model = BertForSequenceClassification.from_pretrained(fine_tuned)
     model.config.problem_type = "multi_label_classification"
     model.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="it gives a text several labels"):
         Checkpoint(str(tmp_path)).label_order(LABELS)
-
-
-def test_a_label_that_the_teacher_does_not_know_is_named(fine_tuned: str) -> None:
-    message = r"does not know the label\(s\) angry of the task; it knows happy, neutral, sad"
-    with pytest.raises(UserError, match=message):
-        Checkpoint(fine_tuned).label_order(["angry", "happy"])
-
-
-def test_a_teacher_learns_its_task(workbench: Workbench) -> None:
-    """The tests of searches need a teacher that knows something."""
-    assert workbench.unpruned.metric > 0.9
-    assert workbench.unpruned.heldout_metric > 0.9
-    assert isinstance(workbench.select, Split)
 
 
 @pytest.mark.parametrize("field", ["epochs", "batch_size", "learning_rate"])

@@ -95,9 +95,7 @@ def test_two_texts_and_several_labels_and_no_classifier(tiny_bert: str, planted_
 
 
 @pytest.mark.slow
-def test_what_answers_without_torch_reads_head_and_tail_too(
-    fine_tuned: str, planted_task: Task, tmp_path: Path
-) -> None:
+def test_onnx_reads_head_and_tail_too(fine_tuned: str, planted_task: Task, tmp_path: Path) -> None:
     from objectives.engines.onnx_model import write_onnx
 
     task = replace(planted_task, max_length=9, truncation="head+tail")

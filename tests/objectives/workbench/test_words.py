@@ -85,11 +85,7 @@ def test_it_is_fitted_once_for_all_launches(
 
 @pytest.mark.parametrize(("rows", "characters"), [(30, 10**9), (10**9, 1400)])
 def test_of_much_text_a_sample_is_learnt_from(
-    planted_task: Task,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    rows: int,
-    characters: int,
+    planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, characters: int
 ) -> None:
     monkeypatch.setattr(words, "_ROWS", rows)
     monkeypatch.setattr(words, "_CHARACTERS", characters)

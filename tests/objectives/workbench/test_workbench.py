@@ -101,12 +101,6 @@ def test_the_roles_of_a_workbench_share_no_row(workbench: Workbench) -> None:
     assert sum(map(len, rows)) == len(set().union(*rows)) == 400
 
 
-def test_teacher_logits_stand_in_the_order_of_train(workbench: Workbench) -> None:
-    problem = workbench.problem
-    logits = predict(problem.student, problem.train, "cpu")
-    torch.testing.assert_close(problem.teacher_logits, logits)
-
-
 def test_the_teacher_answers_each_row_once_for_all_launches(
     checkpoint: str, planted_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,9 +179,7 @@ def test_a_student_of_all_layers_scores_as_the_unpruned_model(workbench: Workben
     )
 
 
-def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
-    workbench: Workbench,
-) -> None:
+def test_a_model_that_costs_another_than_its_architecture_is_refused(workbench: Workbench) -> None:
     problem = workbench.problem
     less = BertArchitecture((LayerUnits((0,), (1, 2)),) * TINY.layers)
     flops = [Flops(TINY, 24).exact(found) for found in (BertArchitecture.full(TINY), less)]
@@ -206,9 +198,7 @@ def test_a_model_that_does_not_cost_what_its_architecture_says_is_refused(
         replace(workbench, problem=in_params).score(small, less)
 
 
-def test_a_student_keeps_the_layers_it_is_told_to(
-    prepared: Workbench, workbench: Workbench
-) -> None:
+def test_a_student_keeps_the_layers_it_is_told(prepared: Workbench, workbench: Workbench) -> None:
     student, teacher = prepared.problem.student, workbench.problem.student
     assert student.config.num_hidden_layers == 2
     for place, layer in enumerate((0, 2)):
@@ -259,10 +249,7 @@ def test_a_teacher_whose_answers_are_not_finite_is_refused(
     odd = replace(rows, texts=[*rows.texts[:-1], ("joy [MASK]",)])
     text = replace(inputs.text, roles={**inputs.text.roles, role: odd})
     with pytest.raises(UserError, match=r"to 1 of \d+ texts.*'joy \[MASK\]'; repair its ch"):
-        prepare(
-            replace(inputs, text=text),
-            session=Session(cache=tmp_path),
-        )
+        prepare(replace(inputs, text=text), session=Session(cache=tmp_path))
 
 
 def test_a_teacher_that_diverged_in_its_fine_tuning_is_refused(
@@ -279,9 +266,7 @@ def test_ratio_1_is_the_teacher_and_not_the_shorter_student(prepared: Workbench)
     assert prepared.problem.budget.cost == Flops(replace(TINY, layers=2), 16)
 
 
-def test_a_teacher_with_its_labels_in_another_order_scores_the_same(
-    prepared: Workbench, workbench: Workbench
-) -> None:
+def test_a_teacher_of_turned_labels_scores_alike(prepared: Workbench, workbench: Workbench) -> None:
     assert prepared.unpruned.metric == workbench.unpruned.metric > 0.9
     assert prepared.unpruned.heldout_metric == workbench.unpruned.heldout_metric
 
@@ -535,29 +520,36 @@ def test_the_shapes_are_known_before_anything_is_trained(
     assert (student, teacher) == (replace(TINY, layers=1 if layers else 3), TINY)
 
 
-@pytest.mark.parametrize("layers", [(), (0, 3), (-1, 0), (1, 0), (1, 1)])
-def test_layers_that_the_teacher_does_not_have_are_refused(
-    tiny_bert: str, planted_task: Task, layers: tuple[int, ...]
-) -> None:
-    with pytest.raises(UserError, match="must be ascending layers of the teacher, 0 to 2"):
-        read_inputs(planted_task, Teacher(checkpoint=tiny_bert), student_layers=layers)
+LAYERS = "must be ascending layers of the teacher, 0 to 2"
 
 
 @pytest.mark.parametrize(
-    ("max_length", "seq_len", "message"),
+    ("task", "settings", "message"),
     [
-        (65, None, "task.max_length is 65; .* takes 1 to 64 tokens"),
-        (24, 65, "seq_len is 65; .* takes 1 to 64 tokens"),
-        (24, -1, "seq_len is -1"),
-        (24, 0, "seq_len is 0"),
+        *(
+            ({}, {"student_layers": layers}, LAYERS)
+            for layers in ((), (0, 3), (-1, 0), (1, 0), (1, 1))
+        ),
+        ({"max_length": 65}, {}, "task.max_length is 65; .* takes 1 to 64 tokens"),
+        ({}, {"seq_len": 65}, "seq_len is 65; .* takes 1 to 64 tokens"),
+        ({}, {"seq_len": -1}, "seq_len is -1"),
+        ({}, {"seq_len": 0}, "seq_len is 0"),
+        (
+            {"metric": "agreement"},
+            {},
+            r"agreement.*has no classifier yet; use a fine-tuned c",
+        ),
     ],
 )
-def test_a_length_that_the_teacher_cannot_read_is_refused(
-    tiny_bert: str, planted_task: Task, max_length: int, seq_len: int | None, message: str
+def test_what_does_not_go_with_the_teacher_is_refused(
+    tiny_bert: str,
+    planted_task: Task,
+    task: dict[str, Any],
+    settings: dict[str, Any],
+    message: str,
 ) -> None:
-    task = replace(planted_task, max_length=max_length)
     with pytest.raises(UserError, match=message):
-        read_inputs(task, Teacher(checkpoint=tiny_bert), seq_len=seq_len)
+        read_inputs(replace(planted_task, **task), Teacher(checkpoint=tiny_bert), **settings)
 
 
 @pytest.mark.parametrize("cost", ["flops", "params", "units"])
@@ -567,12 +559,7 @@ def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
     inputs = read_inputs(
         planted_task, Teacher(checkpoint=checkpoint), student_layers=(0, 2), seq_len=16
     )
-    bench = prepare(
-        inputs,
-        session=Session(cache=tmp_path),
-        cost=cost,
-        spaces=("heads", "ffn"),
-    )
+    bench = prepare(inputs, session=Session(cache=tmp_path), cost=cost, spaces=("heads", "ffn"))
     problem, whole = bench.problem, BertArchitecture.full(replace(TINY, layers=2))
     full = {
         "flops": ("flops@16", bench.unpruned.flops),
@@ -615,11 +602,7 @@ def test_a_study_of_milliseconds_has_the_unpruned_model_in_its_engine_too(
 ) -> None:
     inputs = read_inputs(planted_task, Teacher(checkpoint=checkpoint), seq_len=16)
     bench = prepare(
-        inputs,
-        session=Session(cache=tmp_path),
-        cost="latency",
-        engine="bfloat16",
-        latency_batch=2,
+        inputs, session=Session(cache=tmp_path), cost="latency", engine="bfloat16", latency_batch=2
     )
     assert bench.problem.counted.cost.unit == "ms@bfloat16-cpu-1threads-b2-s16"
     assert bench.unpruned.cost == bench.problem.counted.full > 0
@@ -714,11 +697,3 @@ def test_agreement_is_with_the_teacher_and_takes_no_labels(checkpoint: str, tmp_
     assert agreed < 1
     for split, own in zip(inputs.judging(), (bench.select, bench.heldout), strict=True):
         assert split.labels.tolist() == own.labels.tolist()
-
-
-def test_nothing_agrees_with_a_teacher_that_has_no_classes(
-    tiny_bert: str, planted_task: Task
-) -> None:
-    task = replace(planted_task, metric="agreement")
-    with pytest.raises(UserError, match=r"agreement.*has no classifier yet; use a fine-tuned c"):
-        read_inputs(task, Teacher(checkpoint=tiny_bert))

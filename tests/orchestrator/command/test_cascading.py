@@ -215,10 +215,7 @@ def test_what_makes_no_cascade_is_refused(
 def unpruned_twice(first: float, second: float) -> list[CascadePair]:
     """The unpruned model in two engines."""
     own = dict.fromkeys(("select", "heldout"), np.tile([4.0, 0.0], (600, 1)).astype(np.float32))
-    members = [
-        Member(None, first, own, "onnxruntime"),
-        Member(None, second, own, "other"),
-    ]
+    members = [Member(None, first, own, "onnxruntime"), Member(None, second, own, "other")]
     said = {role: logits.argmax(-1) for role, logits in own.items()}
     rows = GateRows(metric="accuracy", labels=said, original=said, classes=2)
     return list(pairs_of(members, rows))

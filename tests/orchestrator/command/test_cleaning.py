@@ -14,9 +14,7 @@ from tests.command_line import assert_one_clear_line, maskfront
 from tests.launching import run_study
 
 
-def test_a_cleaned_run_keeps_its_teacher_and_its_trials_and_goes_on(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_cleaned_run_keeps_its_teacher_and_trials(study: Study, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     before = run_study(study, folder.path, trials=2)
     made = {entry.name for entry in folder.cache.iterdir()}

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,8 @@ from objectives.combining.members import CascadeStage, GateRows, Member
 from objectives.delivery.checking import check
 from objectives.delivery.classify import Classifier
 from objectives.errors import MaskfrontError, UserError
-from objectives.students.bert.exporting import save_model
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import load_text
-from objectives.workbench.workbench import Workbench
 from orchestrator.command import compressing, planning
 from orchestrator.command.candidates import Candidates
 from orchestrator.command.cli import main
@@ -36,12 +34,9 @@ from tests.conftest import planted_rows
 
 
 @pytest.fixture(scope="module")
-def teacher(workbench: Workbench, tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def teacher(fine_tuned: str) -> Path:
     """A fine-tuned classifier in a folder."""
-    folder = tmp_path_factory.mktemp("fine-tuned")
-    save_model(workbench.problem.teacher, folder)
-    Checkpoint(tiny_bert).tokenizer.save_pretrained(folder)
-    return folder
+    return Path(fine_tuned)
 
 
 @pytest.fixture
@@ -170,9 +165,7 @@ def test_a_model_and_a_table_in_memory_give_the_run_of_their_files(
     assert files.run.folder == memory.run.folder
 
 
-def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
-    teacher: Path, tmp_path: Path
-) -> None:
+def test_rows_without_a_label_go_and_many_labels_get_rows(teacher: Path, tmp_path: Path) -> None:
     rows, labels = planted_rows()["text"][:256], 16
     table = tmp_path / "table.csv"
     lines = [f'"{text}",{n % labels if n % 7 else ""}\n' for n, text in enumerate(rows)]
@@ -211,11 +204,7 @@ def test_rows_without_a_label_are_left_out_and_many_labels_get_their_rows(
         (None, {"metric": "f2"}, "no metric 'f2'; choose one of accuracy, macro_f1, mcc, f1"),
         (None, {"metric": "mcc"}, "'mcc' is counted by no gate; name the share to keep"),
         (None, {"max_ms": 1, "min_agreement": 0.9}, "name only one gate (min_agreement=..., "),
-        (
-            None,
-            {"min_metric_kept": 0.9},
-            "texts.txt': no column 'label'; there are 'text'",
-        ),
+        (None, {"min_metric_kept": 0.9}, "texts.txt': no column 'label'; there are 'text'"),
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
         (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (min_"),
         (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, ask for less, or take"),
@@ -242,9 +231,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "small").exists()
 
 
-def test_a_model_that_is_no_classifier_is_refused(
-    tiny_bert: str, texts: Path, tmp_path: Path
-) -> None:
+def test_what_is_no_classifier_is_refused(tiny_bert: str, texts: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no classifier yet; use a fine-tuned"):
         compress(tiny_bert, texts, out="small", max_length=24)
     assert not (tmp_path / "runs").exists()
@@ -283,8 +270,9 @@ def test_a_model_that_is_no_better_than_one_answer_is_refused(
     assert "\n" not in str(error.value)
 
 
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
-    """The studies that `compress` launches from here on; each launch is interrupted."""
+@pytest.fixture
+def name_of(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The name of the study that `compress` would launch."""
     studies: list[Study] = []
 
     def interrupt(study: Study, **_: object) -> None:
@@ -293,27 +281,27 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
 
     monkeypatch.setattr(compressing, "launch", interrupt)
     monkeypatch.setattr(Candidates, "add", lambda *_: None)
-    return studies
 
-
-def test_other_settings_and_other_texts_are_another_run(
-    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    studies = launched(monkeypatch)
-
-    def name(**settings: Any) -> str:
+    def name(texts: Path, **settings: Any) -> str:
         with pytest.raises(KeyboardInterrupt):
             compress(
-                teacher, texts, out="small", take_nearest=True, **{"max_length": 24, **settings}
+                teacher,
+                texts,
+                **{"out": "small", "take_nearest": True, "max_length": 24, **settings},
             )
-        return studies[-1].name
+        return studies.pop().name
 
-    first = name()
+    return name
+
+
+def test_other_settings_or_texts_are_another_run(texts: Path, name_of: Callable[..., str]) -> None:
+    first = name_of(texts)
     assert first.startswith("small-")
-    assert name(min_agreement=0.9, minutes=3) == first, "what was tried serves again"
-    shorter = name(max_length=16)
+    again = name_of(texts, min_agreement=0.9, minutes=3)
+    assert again == first, "what was tried serves again"
+    shorter = name_of(texts, max_length=16)
     texts.write_text("\n".join(planted_rows()["text"][:70]), encoding="utf-8")
-    assert len({first, shorter, name()}) == 3
+    assert len({first, shorter, name_of(texts)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -326,23 +314,15 @@ def test_other_settings_and_other_texts_are_another_run(
     ],
 )
 def test_the_run_has_a_name_whatever_signs_the_folder_has(
-    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, out: str, name: str
+    texts: Path, name_of: Callable[..., str], out: str, name: str
 ) -> None:
-    studies = launched(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        compress(teacher, texts, out=out, max_length=24, take_nearest=True)
-    assert re.fullmatch(re.escape(name) + "-[0-9a-f]{8}", studies[-1].name)
+    assert re.fullmatch(re.escape(name) + "-[0-9a-f]{8}", name_of(texts, out=out))
 
 
-def test_texts_of_100_000_characters_are_cut_off(
-    teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_of_100_000_characters_are_cut_off(texts: Path, name_of: Callable[..., str]) -> None:
     long = texts.read_text(encoding="utf-8") + "\n" + "word " * 20_000
     texts.write_text(long, encoding="utf-8")
-    studies = launched(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        compress(teacher, texts, out="small", max_length=24, take_nearest=True)
-    assert studies
+    assert name_of(texts)
 
 
 @pytest.mark.parametrize("texts", [20, 200, 999, 1000, 16_000, 1_000_000])
@@ -437,11 +417,7 @@ def test_a_student_that_is_named_is_trained_whole_in_place_of_cuts() -> None:
 @pytest.mark.usefixtures("slow_teacher")
 @pytest.mark.parametrize("texts", [60, 300])
 def test_a_smaller_checkpoint_of_other_tokens_learns_the_answers(
-    teacher: Path,
-    tiny_masked_lm: str,
-    texts: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    teacher: Path, tiny_masked_lm: str, texts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(planning, "_ENOUGH", 300)

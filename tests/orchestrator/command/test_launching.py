@@ -62,9 +62,7 @@ def files(run: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_script_leaves_the_folder_that_the_command_leaves(
-    write_study: WriteStudy, tmp_path: Path
-) -> None:
+def test_a_script_leaves_what_the_command_leaves(write_study: WriteStudy, tmp_path: Path) -> None:
     script = write_study()
     script.write_text(script.read_text() + _SCRIPT.format(workers=1))
     # A process of its own, as the script is: the tests' has float32 where others have bfloat16.
@@ -89,9 +87,7 @@ def test_a_script_leaves_the_folder_that_the_command_leaves(
 
 
 @pytest.mark.slow
-def test_workers_of_a_script_get_its_own_sampler_and_what_lies_beside_it(
-    write_study: WriteStudy, tmp_path: Path
-) -> None:
+def test_workers_get_a_scripts_sampler_and_modules(write_study: WriteStudy, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text(
         "import optuna\ndef own(seed):\n    return optuna.samplers.QMCSampler(seed=seed)\n"
     )
@@ -140,9 +136,7 @@ def test_without_a_report_nothing_is_written_but_the_run(study: Study, tmp_path:
     assert not {"report.html", "launch.json"} & files(run.folder)
 
 
-def test_a_teacher_that_was_deleted_is_made_again_by_the_same_launch(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_teacher_that_was_deleted_is_made_again(study: Study, tmp_path: Path) -> None:
     settings = {"out": tmp_path / "run", "device": "cpu", "report": False}
     run = launch(replace(study, trials=1), **settings)
     data = inputs_of(run, study)

@@ -34,11 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_study_file: Path) -> Pa
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("verb", ["export", "bench", "cascade"])
 def test_a_verb_reads_a_changed_run_or_refuses_it_in_one_line(
-    whole: Path,
-    tmp_path: Path,
-    tiny_study_file: Path,
-    verb: str,
-    monkeypatch: pytest.MonkeyPatch,
+    whole: Path, tmp_path: Path, tiny_study_file: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Timing texts takes long and reads nothing of the run.
     monkeypatch.setattr(

@@ -55,9 +55,7 @@ def run(launched: Path, tmp_path: Path) -> Run:
     return load_run(shutil.copytree(launched, tmp_path / "run"))
 
 
-def test_the_front_goes_into_a_run_beside_it_and_others_can_be_added(
-    run: Run, study: Study
-) -> None:
+def test_the_front_goes_into_a_run_beside_it(run: Run, study: Study) -> None:
     before = run.dataframe()
     [*others] = sorted({trial.number for trial in run.finished} - {t.number for t in run.front})
     better = polished(run, study)
@@ -142,9 +140,7 @@ def test_a_call_that_was_stopped_is_continued_whenever_that_was(
     assert finished(2) == [0, 2], "what had begun is"
 
 
-def test_limits_of_the_search_do_not_hold_for_models_that_a_user_names(
-    run: Run, study: Study
-) -> None:
+def test_limits_of_the_search_do_not_hold_for_named_models(run: Run, study: Study) -> None:
     short = replace(study, patience=1, trial_timeout=1e-3)
     assert len(polished(run, short, 2, 1, 0).finished) == 3
 
@@ -172,9 +168,7 @@ def test_students_of_answers_alone_are_polished_by_these(study: Study, tmp_path:
 
 
 @pytest.mark.parametrize("method", [FisherSearch(), CrossDistillation()])
-def test_of_a_teacher_that_only_answers_its_answers_are_learnt(
-    method: StagedMethod, study: Study
-) -> None:
+def test_the_answers_of_a_teacher_are_learnt(method: StagedMethod, study: Study) -> None:
     several = Teacher(ensemble=(study.teacher.name, study.teacher.name))
     plain = replace(study, method=method, space={}, first=())
     assert _loss(plain) == "prediction+hidden"

@@ -118,8 +118,3 @@ def test_it_prints_as_its_front(run: Run) -> None:
 def test_a_report_is_written_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
     assert run.report() == run.folder / "report.html"
     assert run.report(tmp_path / "page.html").read_text().startswith("<!doctype html>")
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is not a run folder"):
-        load_run(tmp_path)

@@ -61,9 +61,7 @@ def served(app: Any, path: str) -> tuple[str, bytes]:
     return status[0], body
 
 
-def test_a_dashboard_elsewhere_shows_what_lies_in_the_bucket(
-    study: Study, tmp_path: Path, server: Any
-) -> None:
+def test_a_dashboard_elsewhere_shows_the_bucket(study: Study, tmp_path: Path, server: Any) -> None:
     url = f"sqlite:///{tmp_path}/elsewhere.db"
     two = scripted(study, "result", "result")
     run_study(two, tmp_path / "run", trials=1, storage=url, artifacts=URL)

@@ -12,13 +12,7 @@ def at(start: int | None, end: int | None) -> TrialRecord:
     """A trial that ran from one second to another."""
     started, ended = (None if second is None else START + second for second in (start, end))
     return TrialRecord(
-        number=0,
-        state="running",
-        knobs={},
-        result=None,
-        failure=None,
-        started=started,
-        ended=ended,
+        number=0, state="running", knobs={}, result=None, failure=None, started=started, ended=ended
     )
 
 

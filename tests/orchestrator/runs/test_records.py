@@ -38,11 +38,6 @@ def trial(number: int, metric: float, flops: int, *, target: float | None = None
     )
 
 
-def test_the_front_is_sorted_and_holds_no_dominated_trial() -> None:
-    trials = [trial(0, 0.8, 900), trial(1, 0.7, 300), trial(2, 0.6, 500), trial(3, 0.75, 400)]
-    assert [t.number for t in pareto_front(trials)] == [1, 3, 0]
-
-
 def test_of_equal_trials_the_first_stays() -> None:
     assert [t.number for t in pareto_front([trial(4, 0.7, 300), trial(2, 0.7, 300)])] == [2]
 
@@ -59,10 +54,6 @@ def test_the_front_of_divergences_is_another_than_that_of_the_metric() -> None:
     assert [one.number for one in pareto_front(compared)] == [1, 2]
     assert [one.result.worth for one in compared] == [-0.3, -0.1, -0.05]
     assert pareto_front([compared[1], replace(compared[1], number=5)]) == [compared[1]]
-
-
-def test_a_trial_outside_its_budget_is_not_on_the_front() -> None:
-    assert pareto_front([trial(0, 0.9, 500, target=0.3)]) == []
 
 
 def test_a_trial_on_the_edge_of_its_band_is_feasible() -> None:

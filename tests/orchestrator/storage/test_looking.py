@@ -58,9 +58,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("journal", marks=pytest.mark.slow)])
-def test_a_run_that_may_not_be_written_can_be_looked_at(
-    study: Study, tmp_path: Path, kind: str
-) -> None:
+def test_a_run_may_be_looked_at_without_writing(study: Study, tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "run, 50% #1?"
     url = f"journal:///{folder}/study.journal" if kind == "journal" else None
     folder.mkdir()
@@ -126,9 +124,7 @@ def test_what_is_read_may_be_written_where_its_files_may(tmp_path: Path) -> None
     assert again.user_attrs == {"note": "mine"}
 
 
-def test_a_look_that_lasts_sees_what_is_written_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_sees_what_comes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a dashboard does, of a run that others may write and it may not."""
     url = sqlite_url(tmp_path / "study.db")
 

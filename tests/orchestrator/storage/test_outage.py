@@ -75,9 +75,7 @@ def test_a_trial_that_cannot_be_told_ends_the_launch_and_is_tried_by_the_next(
     assert run.trials[1].attributes[RETRY_OF] == 0
 
 
-def test_a_database_that_is_deleted_under_a_launch_ends_it_in_one_line(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_database_deleted_under_a_launch_ends_it(study: Study, tmp_path: Path) -> None:
     """SQLite would write on into a file that no name leads to."""
     out = tmp_path / "run"
     with pytest.raises(RunError, match=r"run/study\.db' was deleted or replaced while this launch"):

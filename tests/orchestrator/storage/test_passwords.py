@@ -103,9 +103,7 @@ def test_a_server_of_this_machine_gets_it(url: str) -> None:
         "mysql://me@localhost/x?charset=gbk",
     ],
 )
-def test_a_folder_may_not_say_what_is_to_be_trusted(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_may_not_say_what_to_trust(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ", ".join(parse_url(url).query)
     with pytest.raises(RunError, match=rf"a run folder, which may not set {settings}; set it"):
         password_of(url)
@@ -156,9 +154,7 @@ def test_a_launch_that_names_its_server_gives_it_the_password(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("user", ["inside", ""])
-def test_a_password_of_a_url_is_for_that_server_alone(
-    monkeypatch: pytest.MonkeyPatch, user: str
-) -> None:
+def test_a_urls_password_is_for_that_server(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
     bare = remember_server(f"mysql://{user}:s3%40ret@db.example/x")
     assert bare == f"mysql+pymysql://{user}@db.example/x"
     assert password_of(bare) == "s3@ret"

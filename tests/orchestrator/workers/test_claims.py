@@ -72,9 +72,7 @@ def tell(study: optuna.Study, trials: list[optuna.Trial]) -> None:
         study.tell(trial, [0.5, trial.params["x"]])
 
 
-def test_two_workers_never_claim_more_than_is_wanted_nor_the_same_point(
-    url: str, tmp_path: Path
-) -> None:
+def test_two_workers_claim_no_point_twice_nor_more_than_wanted(url: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     points = []
     with ExitStack() as stack:
@@ -139,9 +137,7 @@ def test_what_a_killed_worker_had_is_failed_and_tried_again_clean(url: str, tmp_
     assert [worker.ended for worker in workers_of(study).values()] == [True, True]
 
 
-def test_nothing_is_claimed_into_a_folder_that_another_launch_got_ahead_of(
-    url: str, tmp_path: Path
-) -> None:
+def test_nothing_is_claimed_where_another_launch_is_ahead(url: str, tmp_path: Path) -> None:
     """Both found the study without a home, and each gave it one."""
     folder, study = RunFolder(tmp_path / "run"), study_of(url)
     bind_folder(folder, study, url)
@@ -197,9 +193,7 @@ def dies_with(trials: list[optuna.Trial], worker: str) -> None:
         trial.set_user_attr(WORKER, worker)
 
 
-def test_trials_that_died_together_are_tried_alone_and_only_what_kills_is_dropped(
-    tmp_path: Path,
-) -> None:
+def test_trials_that_died_together_are_tried_alone(tmp_path: Path) -> None:
     folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
     first = [{"x": x, "y": 0.5} for x in (0.1, 0.2, 0.3, 0.4)]
     killer = first[1]
@@ -335,9 +329,7 @@ def test_an_outage_of_the_storage_makes_nobody_dead(tmp_path: Path) -> None:
     assert watch.dead({"far": other}) == set()
 
 
-def test_a_heartbeat_comes_from_a_thread_and_says_when_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heartbeat_says_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = study_of(f"sqlite:///{tmp_path}/study.db")
     folder = RunFolder(tmp_path / "run")
     with Heartbeat(study, folder, "cpu", beat=0.01) as beating:
@@ -352,9 +344,7 @@ def test_a_heartbeat_comes_from_a_thread_and_says_when_it_ends(
     assert heartbeat.is_free(folder.worker(name)) is None
 
 
-def test_a_beat_that_is_late_does_not_bring_a_worker_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_beat_brings_no_worker_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The storage was away for longer than the worker waits at its end, and then took the beat."""
     study, folder = study_of(f"sqlite:///{tmp_path}/study.db"), RunFolder(tmp_path / "run")
     monkeypatch.setattr(heartbeat, "FAREWELL", 0.01)
@@ -390,9 +380,7 @@ def test_a_halted_launch_claims_nothing_more(tmp_path: Path) -> None:
     assert not mine.halted
 
 
-def test_knobs_are_asked_again_once_though_a_worker_was_killed_before_it_said_so(
-    tmp_path: Path,
-) -> None:
+def test_knobs_are_asked_again_once_though_a_worker_was_killed(tmp_path: Path) -> None:
     study = study_of(f"sqlite:///{tmp_path}/study")
     study.enqueue_trial({"x": 0.5})
     with ExitStack() as stack:

@@ -86,10 +86,7 @@ def study(write_study: Callable[..., Path], tmp_path: Path) -> Study:
 @pytest.mark.timeout(300)  # a busy machine starts a killed worker of Ray slowly
 @pytest.mark.parametrize(
     ("backend", "cluster"),
-    [
-        pytest.param("dask", dask_cluster, id="dask"),
-        pytest.param("ray", ray_cluster, id="ray"),
-    ],
+    [pytest.param("dask", dask_cluster, id="dask"), pytest.param("ray", ray_cluster, id="ray")],
 )
 def test_a_cluster_runs_the_same_workers_and_one_that_is_killed_costs_no_trial(
     backend: Backend, cluster: Cluster, study: Study, tmp_path: Path

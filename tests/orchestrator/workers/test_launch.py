@@ -136,26 +136,10 @@ def test_a_population_that_goes_on_in_halves_says_how_many_trained_together_at_l
     assert [PRECISION in trial.attributes for trial in run.trials] == [False] * 4, "it has none"
 
 
-def test_the_optuna_study_has_two_named_objectives_and_the_budget(
-    study: Study, tmp_path: Path
-) -> None:
-    run_study(study, tmp_path / "run", trials=2)
-    optuna_study = optuna.load_study(
-        study_name="tiny", storage=open_storage(RunFolder(tmp_path / "run").storage)
-    )
-    assert optuna_study.directions == [
-        optuna.study.StudyDirection.MAXIMIZE,
-        optuna.study.StudyDirection.MINIMIZE,
-    ]
-    assert optuna_study.metric_names == ["accuracy", "flops@16"]
-    for trial, record in zip(optuna_study.trials, read_run(tmp_path / "run").trials, strict=True):
-        assert record.result is not None
-        assert trial.values == [record.result.metric, record.result.flops]
-        assert trial.constraints == {"budget": pytest.approx(record.result.violation)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cost", ["flops", "params", "units", "latency"])
+@pytest.mark.parametrize(
+    "cost",
+    ["flops", *(pytest.param(c, marks=pytest.mark.slow) for c in ("params", "units", "latency"))],
+)
 def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: CostName) -> None:
     study = replace(study, cost=cost, first=({"target_ratio": 0.6},))
     run = run_study(study, tmp_path / "run", trials=2)
@@ -169,6 +153,8 @@ def test_a_study_minimises_what_it_counts(study: Study, tmp_path: Path, cost: Co
         "latency": f"ms@cpu-{torch.get_num_threads()}threads-b1-s16",
     }[cost]
     assert optuna_study.metric_names == ["accuracy", unit]
+    maximize, minimize = optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE
+    assert optuna_study.directions == [maximize, minimize]
     assert run.unpruned.unit == unit
     assert run.unpruned.ratio == 1
     assert run.definition["cost"] == cost
@@ -219,15 +205,6 @@ def test_a_resumed_study_takes_its_times_from_the_same_table(
     assert states(tmp_path / "run") == ["finished"] * 2
 
 
-def test_a_cost_that_the_method_cannot_have_is_refused_by_name(study: Study) -> None:
-    with pytest.raises(UserError, match=r"Study\.cost is 'watts'; it must be one of flops, params"):
-        replace(study, cost="watts")  # type: ignore[arg-type]
-    deeper = replace(study.method, spaces=("heads", "qk", "v"))
-    with pytest.raises(UserError, match=r"'latency' has no cost for units of qk, v, only"):
-        replace(study, cost="latency", method=deeper)
-    assert replace(study, cost="units", method=deeper).cost == "units"
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -255,16 +232,13 @@ def test_a_method_that_does_not_go_with_the_student_is_refused_before_anything_i
 
 
 def test_launching_again_goes_on_to_the_wanted_number(study: Study, tmp_path: Path) -> None:
-    run_study(study, tmp_path / "run", trials=2)
+    """Two at a time, the last of them alone; another population is the same study."""
+    run_study(replace(study, population="auto"), tmp_path / "run", trials=2)
     run = run_study(study, tmp_path / "run", trials=5)
     assert len(run.trials) == 5
     knobs = [tuple(trial.knobs.values()) for trial in run.trials]
     assert len(set(knobs)) == 5
     assert run_study(study, tmp_path / "run", trials=5).trials == run.trials
-
-
-def test_the_last_population_is_no_larger_than_what_is_left(study: Study, tmp_path: Path) -> None:
-    assert len(run_study(study, tmp_path / "r", trials=3, population=2).trials) == 3
 
 
 @pytest.mark.parametrize(
@@ -359,23 +333,6 @@ def test_a_trial_that_others_failed_while_it_was_written_ends_quietly(
     assert [trial.state for trial in run.trials] == ["failed", "finished", "finished"]
 
 
-def test_ctrl_c_while_knobs_are_drawn_loses_none_of_them(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    tried = scripted(study, "result", "result")
-    for _ in range(4):
-        with monkeypatch.context() as patched:
-            patched.setattr(claims, "draw", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                run_study(tried, tmp_path / "run")
-        assert "running" not in states(tmp_path / "run")
-    run = run_study(tried, tmp_path / "run")
-    assert sorted(trial.knobs["tag"] for trial in run.finished) == [0, 1]
-
-
 def test_ctrl_c_before_a_population_is_searched_leaves_no_trial_running(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,21 +389,6 @@ def test_first_knobs_that_are_added_later_are_tried(study: Study, tmp_path: Path
     run_study(one, tmp_path / "run")
     run = run_study(both, tmp_path / "run")
     assert [trial.knobs["tag"] for trial in run.trials] == [0, 1]
-
-
-def test_a_slot_that_turns_nan_fails_alone(study: Study, tmp_path: Path) -> None:
-    """A FLOPs weight that overflows float32 spoils alpha of one student of the population."""
-    overflow = replace(
-        study,
-        space={
-            **study.space,
-            "flops_weight": optuna.distributions.FloatDistribution(0.1, 1e39, log=True),
-        },
-        first=({"flops_weight": 1e39}, {"flops_weight": 1.0}),
-    )
-    run = run_study(overflow, tmp_path / "run", trials=1, population=2)
-    assert [t.state for t in run.trials[:1]] == ["failed"]
-    assert "nan" in str(run.trials[0].failure)
 
 
 @pytest.mark.parametrize("number", [np.float32(1), torch.tensor(1.0)])
@@ -551,16 +493,6 @@ def test_a_population_that_memory_does_not_hold_goes_on_in_halves(
     assert "trials 4 to 5" in shown, "the next population is no larger than fits"
 
 
-def test_a_trial_outside_its_budget_stays_off_the_front(study: Study, tmp_path: Path) -> None:
-    missed = replace(
-        scripted(study, "result"), method=Scripted(target_ratio=0.5), trials=1, population=1
-    )
-    run = run_study(missed, tmp_path / "run")
-    assert run.trials[0].state == "finished"
-    assert not run.trials[0].feasible
-    assert run.front == []
-
-
 def test_a_task_of_numbers_is_told_by_its_correlation(study: Study, tmp_path: Path) -> None:
     task = replace(study.task, data=graded_rows, metric="pearson_spearman")
     run = run_study(replace(scripted(study, "result"), task=task), tmp_path / "run", trials=1)
@@ -569,19 +501,6 @@ def test_a_task_of_numbers_is_told_by_its_correlation(study: Study, tmp_path: Pa
     assert run.metric_name == "pearson_spearman"
     assert -1 <= trial.result.metric == run.unpruned.metric <= 1
     assert trial.result.params == run.unpruned.params
-
-
-def test_another_student_in_the_folder_is_another_study(
-    study: Study, tiny_bert: str, tmp_path: Path
-) -> None:
-    first = scripted(study, "result", "result")
-    run_study(first, tmp_path / "run", trials=1)
-    other = replace(first, student=tiny_bert)
-    with pytest.raises(RunError, match=r"another study: student was None, is now \w{16}\."):
-        run_study(other, tmp_path / "run")
-    run = run_study(other, tmp_path / "other", trials=1)
-    assert run.trials[0].result is not None
-    assert run.trials[0].result.ratio == run.unpruned.ratio == 1
 
 
 def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: Path) -> None:
@@ -605,12 +524,17 @@ def test_knobs_that_the_method_refuses_fail_their_trial(study: Study, tmp_path: 
 
 
 def test_another_study_in_the_folder_is_refused_and_the_difference_named(
-    study: Study, tmp_path: Path
+    study: Study, tiny_bert: str, tmp_path: Path
 ) -> None:
-    run_study(study, tmp_path / "run", trials=1)
-    other = replace(study, method=replace(study.method, batch_size=8))  # type: ignore[call-arg]
-    with pytest.raises(RunError, match=r"another study: method\.batch_size was 16, is now 8\."):
-        run_study(other, tmp_path / "run")
+    study = replace(study, trials=1, population=1)
+    run_study(study, tmp_path / "run")
+    narrow = replace(study.method, batch_size=8)  # type: ignore[call-arg]
+    for changes, difference in (
+        ({"method": narrow}, r"method\.batch_size was 16, is now 8\."),
+        ({"student": tiny_bert}, r"student was None, is now \w{16}\."),
+    ):
+        with pytest.raises(RunError, match=f"another study: {difference}"):
+            run_study(replace(study, **changes), tmp_path / "run")
     assert states(tmp_path / "run") == ["finished"]
 
 
@@ -699,19 +623,6 @@ def augmentation_of(study: Study, **changes: object) -> Study:
     return replace(study, augmentation=replace(study.augmentation, **changes))
 
 
-def test_more_trials_or_another_population_is_the_same_study(study: Study, tmp_path: Path) -> None:
-    run_study(study, tmp_path / "run", trials=1)
-    more = replace(study, trials=2, population="auto")
-    assert len(run_study(more, tmp_path / "run").trials) == 2
-
-
-@pytest.mark.parametrize("name", ["trials", "population"])
-def test_numbers_below_one_are_refused(study: Study, tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} is 0; it must be .*>= 1"):
-        run_study(study, tmp_path / "run", **{name: 0})
-    assert not (tmp_path / "run").exists()
-
-
 def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Path) -> None:
     seen: list[int] = []
     run_study(
@@ -722,28 +633,22 @@ def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Pat
     assert seen == [2, 4]
 
 
-@pytest.mark.parametrize(
-    "when", ["within a trial", pytest.param("between trials", marks=pytest.mark.slow)]
-)
-def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path, when: str) -> None:
+def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path) -> None:
     """A launch in its own process is killed; the next one goes on to the wanted number."""
     path = write_study(epochs=6)
     folder = tmp_path / "run"
     command = [sys.executable, "-c", _LAUNCH, str(path), str(folder)]
     victim = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     try:
-        wanted = 1 if when == "within a trial" else 2
         wait_for(
-            "trials that are finished, and others that run",
-            lambda: _count(folder, "COMPLETE") >= wanted and _count(folder, "RUNNING") > 0,
+            "a trial that is finished, and others that run",
+            lambda: _count(folder, "COMPLETE") >= 1 and _count(folder, "RUNNING") > 0,
         )
-        if when == "within a trial":
-            assert _count(folder, "RUNNING") > 0
     finally:
         victim.send_signal(signal.SIGKILL)
         victim.wait()
     before = [t for t in read_run(folder).trials if t.state == "finished"]
-    assert len(before) >= wanted
+    assert before
 
     run = run_study(load_study(path), folder)
 

@@ -123,9 +123,7 @@ def test_a_copy_is_told_from_its_original_while_that_is_at_work(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_copy_of_a_folder_at_work_is_refused_and_a_moved_one_goes_on(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_copy_at_work_is_refused_and_a_moved_one_goes_on(study: Study, tmp_path: Path) -> None:
     url, home, copy = f"sqlite:///{tmp_path}/study.db", tmp_path / "run", tmp_path / "copy"
 
     def launch(out: Path, trials: int, **more: Any) -> RunRecord:

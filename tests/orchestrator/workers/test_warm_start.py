@@ -69,9 +69,7 @@ def begun(folder: Path) -> list[tuple[str | None, dict[str, object]]]:
 
 
 @pytest.mark.slow
-def test_it_begins_with_the_ends_and_the_front(
-    study: Study, earlier: RunRecord, tmp_path: Path
-) -> None:
+def test_it_begins_with_ends_and_front(study: Study, earlier: RunRecord, tmp_path: Path) -> None:
     warm = replace(study, warm_start=(earlier.folder,), trials=8)
     run = run_study(warm, tmp_path / "run")
     sources = [trial.attributes.get(WARM_START) for trial in run.trials]

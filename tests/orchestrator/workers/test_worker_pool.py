@@ -61,10 +61,7 @@ def test_a_killed_worker_is_told_of_and_the_others_go_on(
 
 @pytest.mark.slow
 def test_threads_are_divided_and_no_point_is_asked_twice(
-    study: Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(worker_pool.joblib, "cpu_count", lambda: 6)
@@ -107,38 +104,6 @@ def test_workers_have_what_lies_beside_the_study_file(
         study, LaunchOptions(out=tmp_path / "run", device="cpu"), console=Console(quiet=True)
     )
     assert [trial.state for trial in run.trials] == ["finished"] * 6
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_the_workers_cleanly(write_study: WriteStudy, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "orchestrator.command.cli",
-        "run",
-        str(write_study(epochs=500)),
-    ]
-    process = subprocess.Popen(
-        [*command, "--workers", "2", "--out", str(folder), "--device", "cpu"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    searching = 0
-    for line in process.stdout:
-        searching += "search: " in line
-        if searching == 2:
-            break
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert "launch again to go on" in errors
-    optuna_study = load_optuna_study(folder)
-    assert all(worker.ended for worker in workers_of(optuna_study).values())
-    assert {trial.failure for trial in read_run(folder).trials} == {"interrupted"}
 
 
 def test_a_worker_joins_only_what_was_begun(study: Study, tmp_path: Path) -> None:
@@ -194,9 +159,7 @@ def test_workers_that_do_not_fit_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_each_worker_sees_one_of_the_gpus_that_the_launch_sees(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_worker_sees_one_gpu_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device.torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert device.visible_gpus() == ["0", "1"]

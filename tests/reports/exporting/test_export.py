@@ -93,8 +93,8 @@ def folder(
 
 @pytest.fixture
 def run(folder: Path, make_run: Any, make_trial: Any) -> RunRecord:
-    """Trials 2, 3 and 4 are on the disk; trial 1 is gone."""
-    trials = [make_trial(number, 100_000 * number + 200_000, 0.8) for number in (4, 3, 2, 1)]
+    """Trials 2, 3 and 4, which are on the disk."""
+    trials = [make_trial(number, 100_000 * number + 200_000, 0.8) for number in (4, 3, 2)]
     record: RunRecord = make_run(trials, folder=folder)
     return record
 
@@ -301,16 +301,23 @@ def test_a_model_outside_its_budget_is_said_to_be(
     assert export(run, 3, tmp_path / "other").notes == ()
 
 
-def test_a_model_that_is_gone(run: RunRecord, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"00001.*is gone"):
-        export(run, 1, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_model_without_weights_is_gone_too(own: RunRecord, tmp_path: Path) -> None:
-    (own.folder / "trials" / "00003" / "model" / "model.safetensors").unlink()
-    with pytest.raises(RunError, match=r"00003.*is gone"):
-        export(own, 3, tmp_path / "out")
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("model", RunError, r"00003.*is gone"),
+        ("model/model.safetensors", RunError, r"00003.*is gone"),
+        ("model/tokenizer.json", UserError, "no tokenizer"),
+        ("result.json", RunError, r"trial 3 is damaged: result\.json is gone; export another"),
+    ],
+)
+def test_what_a_trial_lacks_is_named_and_nothing_is_left(
+    own: RunRecord, tmp_path: Path, name: str, error: type[Exception], message: str
+) -> None:
+    path = own.folder / "trials" / "00003" / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(error, match=message):
+        export(own, 3, tmp_path / "to" / "my-model")
+    assert not list(tmp_path.glob("to/*"))
 
 
 @pytest.mark.parametrize(
@@ -322,12 +329,6 @@ def test_a_damaged_trial_is_named(name: str, own: RunRecord, tmp_path: Path) -> 
     with pytest.raises(RunError, match=rf"00003': trial 3 is damaged: {name} is .*; export anothe"):
         export(own, 3, tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-def test_a_trial_without_its_result_is_damaged(own: RunRecord, tmp_path: Path) -> None:
-    (own.folder / "trials" / "00003" / "result.json").unlink()
-    with pytest.raises(RunError, match=r"trial 3 is damaged: result\.json is gone; export another"):
-        export(own, 3, tmp_path / "model")
 
 
 def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
@@ -383,13 +384,6 @@ def test_of_two_exports_at_once_the_first_to_end_has_the_folder(
     assert names(tmp_path) == {"mine"}
 
 
-def test_leaves_nothing_behind_when_it_fails(own: RunRecord, tmp_path: Path) -> None:
-    (own.folder / "trials" / "00003" / "model" / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="no tokenizer"):
-        export(own, 3, tmp_path / "to" / "my-model")
-    assert names(tmp_path / "to") == set()
-
-
 @pytest.fixture
 def study(planted_task: Task, tiny_bert: str) -> Study:
     return Study(
@@ -437,31 +431,25 @@ def test_onnx_gives_torchs_logits_and_few_bits_say_what_they_lose(
     assert all(f"- {markdown(note)}\n" in card for note in exported.notes)
 
 
-def test_int8_is_measured_on_the_runs_own_data_only(
-    run: RunRecord, study: Study, tmp_path: Path
-) -> None:
+def test_int8_is_measured_on_the_runs_data(run: RunRecord, study: Study, tmp_path: Path) -> None:
     run = replace(run, definition={**run.definition, "task.data": "another"})
     with pytest.raises(RunError, match="study 'tiny' does not have the data of the run"):
         export(run, 3, tmp_path / "model", int8=study)
     assert names(tmp_path) == set()
 
 
-def spoil_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = onnx_model.run_session
-    monkeypatch.setattr(onnx_model, "run_session", lambda *given: right(*given) + 0.01)
-
-
-def hide_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "changed", "message"),
     [
-        (spoil_results, r"different logits: they differ by 1\.0e-02 at batch 1, length 2"),
         (
-            hide_onnx,
+            "run_session",
+            lambda *given: run_session(*given) + 0.01,
+            r"different logits: they differ by 1\.0e-02 at batch 1, length 2",
+        ),
+        (
+            "find_spec",
+            lambda name: None,
             r"^onnx, onnxscript, onnxruntime are not installed; .* pip install .* '\.\[onnx\]'$",
         ),
     ],
@@ -470,10 +458,11 @@ def test_without_a_good_onnx_file_nothing_is_written(
     run: RunRecord,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[pytest.MonkeyPatch], None],
+    name: str,
+    changed: Callable[..., Any],
     message: str,
 ) -> None:
-    change(monkeypatch)
+    monkeypatch.setattr(onnx_model, name, changed)
     with pytest.raises(UserError, match=message):
         export(run, 2, tmp_path / "model", onnx=True)
     assert names(tmp_path) == set()

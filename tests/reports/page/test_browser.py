@@ -102,9 +102,7 @@ def test_it_prints_black_on_white_and_whole(
 
 
 @pytest.mark.slow
-def test_a_phone_scrolls_figures_and_tables_but_not_the_page(
-    page_path: Path, open_tab: OpenTab, pictures: Path
-) -> None:
+def test_a_phone_scrolls_no_page(page_path: Path, open_tab: OpenTab, pictures: Path) -> None:
     page = open_tab(width=390).open_whole(page_path)
     page.screenshot(path=pictures / "report-phone.png", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -147,9 +145,7 @@ def test_a_click_on_a_point_opens_its_card(
 
 
 @pytest.mark.slow
-def test_learning_curves_say_how_far_the_student_is_on_rows_that_it_learnt_from_and_others(
-    tmp_path: Path, open_tab: OpenTab
-) -> None:
+def test_learning_curves_tell_rows_learnt_from_others(tmp_path: Path, open_tab: OpenTab) -> None:
     run = many_run(2)
     first, second = run.finished
     learnt = with_result(first, divergence=0.028, train_divergence=0.00801)
@@ -169,9 +165,7 @@ def test_learning_curves_say_how_far_the_student_is_on_rows_that_it_learnt_from_
 
 
 @pytest.mark.slow
-def test_a_link_leads_to_the_file_whatever_the_folder_is_called(
-    tmp_path: Path, open_tab: OpenTab
-) -> None:
+def test_a_link_leads_to_the_file_of_any_folder(tmp_path: Path, open_tab: OpenTab) -> None:
     """A page that lies elsewhere has the run folder's name in its links."""
     folder = RunFolder(tmp_path / "a#1 50%?")
     store_run(folder, many_run(2))
@@ -316,9 +310,7 @@ def test_downloads_hold_the_numbers(
 
 
 @pytest.mark.slow
-def test_a_page_of_divergences_has_them_on_its_cards_and_in_its_csv(
-    open_tab: OpenTab, tmp_path: Path
-) -> None:
+def test_divergences_are_on_cards_and_in_the_csv(open_tab: OpenTab, tmp_path: Path) -> None:
     plain = many_run(20)
     far = {trial.number: 0.01 * (1 + trial.number) for trial in plain.finished}
     run = compared(plain, far)

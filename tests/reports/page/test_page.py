@@ -22,7 +22,6 @@ from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, TrialRecord, front_document
 from orchestrator.runs.run_folder import RunFolder
 from reports.page.page import write_report
-from reports.pareto import state_text
 from tests.reports.conftest import SPACE, widths_of, write_trial_files
 
 HOSTILE = "</script><script>document.title = 'broken'</script><b>&amp; \"'` 🦊 \u202e\u05e9\u05dc"
@@ -134,9 +133,7 @@ def test_page_answers_first_and_names_every_trial(mixed_run: RunRecord, tmp_path
     assert "torch 2.13.0" in text
 
 
-def test_page_calls_the_teacher_of_another_student_by_its_name_and_its_ratio(
-    mixed_run: RunRecord, tmp_path: Path
-) -> None:
+def test_page_names_the_teacher_of_another_student(mixed_run: RunRecord, tmp_path: Path) -> None:
     sizes = dict.fromkeys(("cost", "flops"), 18_000_000)
     large = replace(mixed_run.unpruned, student_is_new=True, **sizes)
     path = write_report([replace(mixed_run, unpruned=large)], tmp_path / "report.html")
@@ -216,9 +213,7 @@ def test_page_shows_how_the_run_was_launched(
     assert "maskfront bench" not in text, "there is no study file"
 
 
-def test_damaged_files_are_left_out_and_the_page_is_written(
-    make_many: Callable[..., RunRecord], tmp_path: Path
-) -> None:
+def test_damaged_files_are_left_out(make_many: Callable[..., RunRecord], tmp_path: Path) -> None:
     run = make_many(12, folder=tmp_path / "run")
     assert len(run.front) > 2
     for trial in run.trials:
@@ -392,17 +387,7 @@ def test_a_thousand_trials_are_less_than_three_megabytes(
     assert len(Page(page).documents["data"]["runs"][0]["trials"]) == 1000
 
 
-def test_state_in_words(make_trial: Any) -> None:
-    assert state_text(make_trial(0, 500_000, 0.8)) == "finished"
-    assert state_text(make_trial(0, 500_000, 0.8, target=0.3)) == "outside budget"
-    for state in ("failed", "running"):
-        row = TrialRecord(number=0, state=state, knobs={}, result=None, failure=None)
-        assert state_text(row) == state
-
-
-def test_a_page_that_cannot_be_written_leaves_the_old_one(
-    mixed_run: RunRecord, tmp_path: Path
-) -> None:
+def test_a_page_that_cannot_be_written_leaves_the_old(mixed_run: RunRecord, tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     with pytest.raises(OSError, match=r"report\.html"):
         write_report([mixed_run], tmp_path / "report.html")

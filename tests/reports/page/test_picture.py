@@ -18,9 +18,7 @@ def test_another_suffix_is_refused(mixed_run: RunRecord, tmp_path: Path) -> None
         front_image([mixed_run], tmp_path / "front.gif")
 
 
-def test_a_figure_as_html_needs_no_browser_and_makes_its_folder(
-    mixed_run: RunRecord, tmp_path: Path
-) -> None:
+def test_a_figure_as_html_needs_no_browser(mixed_run: RunRecord, tmp_path: Path) -> None:
     page = front_image([mixed_run], tmp_path / "new" / "front.html")
     assert "<html" in page.read_text()
 
