@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import BertForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.cache import content_key
@@ -35,7 +36,7 @@ from objectives.errors import (
 from objectives.measures.budget import ranks_of
 from objectives.measures.evaluate import nearness
 from objectives.methods.elastic.ordered_masks import OrderedMasks
-from objectives.methods.elastic.training import ElasticTraining, SharedStudent, shared_student
+from objectives.methods.elastic.training import ElasticTraining, shared_student
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.pruning.importance import evenly, importance_of_student, per_cost
@@ -48,6 +49,7 @@ from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.packing import WEIGHT_BITS
 from objectives.students.bert.pretrained import Classifier
 from objectives.students.bert.quantising import quantised
+from objectives.training.fitting import Shared
 from objectives.training.losses import check_comparable
 from objectives.training.stages import Stage
 
@@ -250,7 +252,9 @@ class ElasticSearch(StagedMethod):
             curves=curves,
         )
 
-    def _shared(self, problem: Problem, seed: int, progress: Progress) -> SharedStudent:
+    def _shared(
+        self, problem: Problem, seed: int, progress: Progress
+    ) -> Shared[BertForSequenceClassification]:
         """The student that all trials of a run are cut from, trained by the first of them."""
         dtype = matmul_dtype(self.precision, problem.device)
         decide = ["spaces", "batch_size", "sizes", "smallest", "cost_power", "shares"]
@@ -321,7 +325,7 @@ class ElasticSearch(StagedMethod):
         cls,
         members: Sequence[Self],
         problem: Problem,
-        shared: SharedStudent,
+        shared: Shared[BertForSequenceClassification],
         seed: int,
         progress: Progress,
     ) -> tuple[list[BertArchitecture], list[list[CurvePoint]]]:
