@@ -36,7 +36,7 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
 
     The share is below 1. None where the selection rows cannot say so of any, or are too few.
     """
-    needed = needed_rows(share, vouching(_rows(pairs)))
+    needed = enough(share, vouching(_rows(pairs)))
     if needed is None:
         return None
 
@@ -56,18 +56,13 @@ def cheapest_keeping(
     None where the selection rows cannot say so of any, or are too few.
     """
     # Where no row differs a bootstrap is sure of anything.
-    if kept and needed_rows(kept, vouching(_rows(pairs))) is None:
+    if kept and enough(kept, vouching(_rows(pairs))) is None:
         return None
 
     def passes(pair: CascadePair, threshold: float) -> bool:
         return pair.rows.surely("select", pair.said("select", threshold), kept) >= least
 
     return _cheapest_passing(pairs, passes)
-
-
-def needed_rows(share: float, judging: int) -> int | None:
-    """Fewest of the rows that vouch that must agree for the gate; None if all would not do."""
-    return enough(share, judging)
 
 
 def vouching(rows: int) -> int:

@@ -2,13 +2,10 @@
 
 Without the original only the texts can be compared, with it the answers, too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,6 +18,7 @@ from objectives.combining.holding import (
     more_rows,
     verdict,
 )
+from objectives.delivery.classify import Classifier
 from objectives.delivery.reference import read_reference, strangeness_of, tokenizer_of
 from objectives.engines.onnx_model import check_installed
 from objectives.errors import UserError, a_few, spelled
@@ -28,9 +26,6 @@ from objectives.measures.evaluate import predict
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.task import Examples, Rows, dataset_of, tokenise
 from objectives.text.text_files import TextFile
-
-if TYPE_CHECKING:
-    from objectives.delivery.classify import Classifier  # needs onnxruntime
 
 _TOGETHER = 32  # texts that the original answers before the test is looked at again
 
@@ -144,8 +139,6 @@ def check(
             without the extra "onnx".
     """
     check_installed("onnxruntime")
-    from objectives.delivery.classify import Classifier
-
     folder = Path(folder)
     source = f"file '{data}'" if isinstance(data, str | Path) else f"the {type(data).__name__}"
     reference = read_reference(folder)

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from objectives.device import Precision, matmul_dtype, to_device
+from objectives.device import Precision, matmul_dtype
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -39,6 +39,7 @@ from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss
 from objectives.training.optimisation import linear_schedule
 from objectives.training.population import Population, Trace
+from objectives.training.stage_training import curve_points
 from objectives.training.stages import Stage
 
 # Few bits by reconstruction of one weight matrix after another (REM, in Bai et al. 2022).
@@ -250,7 +251,7 @@ class Mrem(StagedMethod):
         self, problem: Problem, seed: int, progress: Progress
     ) -> tuple[list[CurvePoint], PrunedBertForSequenceClassification, BertArchitecture]:
         units, student = self._chosen(problem), problem.student
-        model = to_device(cut(student.state_dict(), student.config, units), problem.device)
+        model = cut(student.state_dict(), student.config, units)
         learned, (drawn, order) = self.in_bits(units), self._drawn(problem, seed)
         number = sum(map(len, matrices(model, learned)))
         progress.begin(f"reconstruct {number} matrices", self.steps * number)
@@ -263,11 +264,10 @@ class Mrem(StagedMethod):
 
 
 def _curve(losses: Mapping[str, Sequence[Tensor]]) -> list[CurvePoint]:
-    """Read back here, all at once, so that no step waits for the device."""
     return [
-        {"stage": stage, "step": step, "loss": loss}
+        point
         for stage, of_stage in losses.items()
-        for step, loss in enumerate(torch.stack(list(of_stage)).tolist())
+        for point in curve_points(stage, [{"loss": loss[None]} for loss in of_stage])[0]
     ]
 
 
@@ -298,7 +298,7 @@ class _Reconstruction:
         self.units = member._chosen(problem)
         self.learned = member.in_bits(self.units)
         student, dtype = problem.student, matmul_dtype(member.precision, problem.device)
-        self._cut = to_device(cut(student.state_dict(), student.config, self.units), problem.device)
+        self._cut = cut(student.state_dict(), student.config, self.units)
         round_embeddings(self._cut, self.learned.embedding_bits)
         self.whole = Population.of([student], dtype)
         self.population = replace(Population.of([self._cut], dtype), rounding=(self.learned,))

@@ -415,10 +415,7 @@ def trained(
         def made(inputs: Tensors) -> Tensors:
             with autocast(dtype, device):
                 logits = reading(**{name: inputs[name] for name in INPUTS}).logits.float()
-            loss = task_loss(logits[None], inputs["labels"]).sum()
-            loss.backward()
-            optimizer.move()
-            return {"loss": loss.detach()}
+            return optimizer.learn(task_loss(logits[None], inputs["labels"]))
 
         progress.begin("fine-tune the teacher", steps)
         batches = islice(train.shuffled(teacher.batch_size, seed, device), steps)

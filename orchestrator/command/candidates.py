@@ -1,13 +1,11 @@
 """The models of a run that may serve: written for onnxruntime, timed from text to label, judged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +14,7 @@ from objectives.combining.cascade import Cascade
 from objectives.combining.members import GateRows, Member, at_least
 from objectives.delivery import deployed
 from objectives.delivery.bench import UNPRUNED, timings_of
+from objectives.delivery.classify import Classifier
 from objectives.delivery.exported import load_model
 from objectives.delivery.reference import write_reference
 from objectives.delivery.timings import Bench, with_comparisons
@@ -32,9 +31,6 @@ from reports.exporting.deployed_card import Deployed, deployed_card, named
 from reports.exporting.export import export, new_folder
 from reports.model_folders import model_folder
 from reports.speed import keep_speeds
-
-if TYPE_CHECKING:
-    from objectives.delivery.classify import Classifier  # needs onnxruntime
 
 Say = Callable[[str], None]
 _TIMED = 100  # texts of the selection split that are timed
@@ -86,8 +82,6 @@ class Candidates:
 
     def classifier(self, number: int | None, engine: str, threads: int = 1) -> Classifier:
         """A model that was written, opened."""
-        from objectives.delivery.classify import Classifier
-
         return Classifier(self.folder(number, engine), threads)
 
     def judged(
@@ -237,8 +231,6 @@ class Candidates:
 
     def _measured(self, folder: Path, out: Path, found: Cascade, rows: GateRows) -> Deployed:
         """Measure the folder's answers to the held-out rows; it will lie at `out`."""
-        from objectives.delivery.classify import Classifier
-
         texts = deployed.texts_of(self.inputs, "heldout")
         opened = [Classifier(folder), *(self.classifier(None, engine) for engine in self.engines)]
         times = deployed.text_to_label(opened, texts[: 2 * _TIMED], say=self.say)

@@ -22,9 +22,8 @@ from objectives.combining.gate import (
     cheapest_agreeing,
     cheapest_keeping,
     most_agreeing_within,
-    needed_rows,
 )
-from objectives.combining.members import GateRows, Member
+from objectives.combining.members import GateRows, Member, enough
 from objectives.device import choose_device
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few, spelled
@@ -318,7 +317,7 @@ def _seconds(minutes: float) -> float:
 def _check_reach(study: Study, inputs: Inputs, texts: int, gate: _Gate, take_nearest: bool) -> None:
     """Raise RunError where no model can pass, or where labels would narrow what the model says."""
     gated = gate.name != "max_ms" and not take_nearest
-    if gated and needed_rows(gate.aim, planning.RoleSizes.of(texts).vouching) is None:
+    if gated and enough(gate.aim, planning.RoleSizes.of(texts).vouching) is None:
         more = planning.more_texts(1.0, gate.aim, texts)
         raise RunError(
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "

@@ -180,10 +180,6 @@ class ElasticTraining:
         """Set the gradient of the mean loss over these sizes, each in its bits, which share the
         rows out; the loss of each, (sizes,)."""
         drawn, bits = drawn[: len(batch.rows)], bits[: len(batch.rows)]
-        if not bits and self.problem.device != "cpu":
-            of_all = self.masked_losses(self.masked(batch, drawn), len(drawn))
-            of_all.mean().backward()
-            return of_all.detach()
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         weights = self.population.weights
         gradients = {name: torch.zeros_like(weight) for name, weight in weights.items()}
