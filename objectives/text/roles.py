@@ -397,10 +397,7 @@ def _take(
 
     of_train = int(role == "train")
     parts = train_test_split(
-        drawn,
-        test_size=wanted - len(rare) * of_train,
-        random_state=task.seed,
-        stratify=strata,
+        drawn, test_size=wanted - len(rare) * of_train, random_state=task.seed, stratify=strata
     )
     parts[of_train] = np.concatenate([parts[of_train], rare])
     rest, taken = (rows.at(np.sort(part)) for part in parts)

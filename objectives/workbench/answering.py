@@ -72,7 +72,6 @@ class _Member(NamedTuple):
     """A classifier of several."""
 
     model: Reading
-    tokenizer: PreTrainedTokenizerBase
     order: Sequence[int]
     """For each label of the task its output."""
 
@@ -92,8 +91,8 @@ class ClassifierAnswers(Answering):
 
     def answer(self, split: Split, rows: Examples) -> Tensor:
         each = []
-        for model, tokenizer, order in self.members:
-            tokens = tokens_of(rows, split.role, tokenizer, self.max_length, split.truncation)
+        for model, order in self.members:
+            tokens = tokens_of(rows, split.role, model.tokenizer, self.max_length, split.truncation)
             logits = kept_logits(model, tokens, session=self.session)  # type: ignore[arg-type]
             each.append(logits[:, list(order)])
         if len(each) == 1:
@@ -114,7 +113,8 @@ class ClassifierAnswers(Answering):
 
     def words(self) -> Words:
         """Embeddings of the first member."""
-        (model, tokenizer, _), *_ = self.members
+        (model, _), *_ = self.members
+        tokenizer = model.tokenizer
         types = tokenizer("a", "b").get("token_type_ids") or [0]
         longest = getattr(model.config, "max_position_embeddings", None) or 0
         return Words.of(
@@ -145,7 +145,7 @@ def load_classifiers(
                 model = Checkpoint(folder).load_classifier()
             model.eval().requires_grad_(False)
             order = Checkpoint(folder).label_order(text.label_names, several=text.several)
-            return _Member(to_device(Reading(model, tokenizer), session.device), tokenizer, order)
+            return _Member(to_device(Reading(model, tokenizer), session.device), order)
 
         if checkpoint.has_classifier:
             members.append(load(checkpoint.name))

@@ -42,12 +42,7 @@ from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert.adapters import ADAPTERS, as_bert
 from objectives.students.bert.exporting import save_model
-from objectives.students.bert.pretrained import (
-    SEVERAL,
-    Checkpoint,
-    named_outputs,
-    take_outputs,
-)
+from objectives.students.bert.pretrained import SEVERAL, Checkpoint, named_outputs, take_outputs
 from objectives.text.data import INPUTS, Split
 from objectives.text.task import LabelledText
 from objectives.training.losses import task_loss
