@@ -370,16 +370,16 @@ def find_options(
         for entry, token in masked_lm.tokenizer.get_vocab().items()
         if (word := masked_lm.whole_word(entry)) is not None
     }
-    nearest = _neighbours(masked_lm, glove, model, spelled, sentences, count)
+    places = [(sentence, index) for sentence in sentences for index in sentence.replaceable()]
+    pieces = {sentence.words[index]: sentence.pieces[index] for sentence, index in places}
+    several = {word: ids for word, ids in pieces.items() if len(ids) > 1}
+    nearest = _neighbours(masked_lm, glove, model, spelled, several, count) if several else {}
     asked = []
-    for sentence in sentences:
-        for index in sentence.replaceable():
-            word = sentence.words[index]
-            sentence.options[index] = [word]
-            if len(sentence.pieces[index]) > 1:
-                sentence.options[index] = nearest.get(word) or [word]
-            elif sentence.position(index) < masked_lm.longest:
-                asked.append((sentence, index))
+    for sentence, index in places:
+        word = sentence.words[index]
+        sentence.options[index] = nearest.get(word) or [word]
+        if word not in several and sentence.position(index) < masked_lm.longest:
+            asked.append((sentence, index))
     asked.sort(key=lambda pair: -sum(map(len, pair[0].pieces)))
     source = "embeddings" if glove is None else "GloVe"
     progress.begin(
@@ -400,18 +400,10 @@ def _neighbours(
     glove: WordVectors | None,
     model: BertForMaskedLM,
     spelled: Mapping[int, str],
-    sentences: Sequence[Sentence],
+    pieces: Mapping[str, list[int]],
     count: int,
 ) -> dict[str, list[str]]:
-    """The nearest words of each replaceable word of several pieces that has a vector."""
-    pieces = {
-        sentence.words[index]: sentence.pieces[index]
-        for sentence in sentences
-        for index in sentence.replaceable()
-        if len(sentence.pieces[index]) > 1
-    }
-    if not pieces:
-        return {}
+    """The nearest words of each word, given with its pieces, that has a vector."""
     if glove is not None:
         table = glove
         queries = {word: glove.vectors[glove.index[word]] for word in pieces if word in glove.index}

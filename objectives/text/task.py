@@ -251,6 +251,10 @@ class Task(Checked):
         """The text columns."""
         return (self.text,) if isinstance(self.text, str) else self.text
 
+    def refusal(self, problem: str) -> UserError:
+        """Error that names the task."""
+        return UserError(f"task '{self.name}': {problem}")
+
     @property
     def label_columns(self) -> tuple[str, ...]:
         """The columns of the labels."""

@@ -277,9 +277,9 @@ def _classes_of(teacher: Teacher, task: Task) -> list[str]:
     names = checkpoint.outputs if checkpoint.has_classifier else []
     if len(names) < 2:
         kind = "gives a number" if names else "has no classifier yet"
-        raise UserError(
-            f"task '{task.name}': metric 'agreement' compares classes with the teacher's, but "
-            f"'{checkpoint.name}' {kind}; use a fine-tuned classifier, or a metric with labels"
+        raise task.refusal(
+            f"metric 'agreement' compares classes with the teacher's, but '{checkpoint.name}' "
+            f"{kind}; use a fine-tuned classifier, or a metric with labels"
         )
     return names
 
