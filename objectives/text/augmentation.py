@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
 from objectives.cache import atomic_write, content_key, read_cached
-from objectives.device import to_device
+from objectives.device import frozen
 from objectives.errors import Checked, PositiveInt, Share, UserError
 from objectives.progress import Progress
 from objectives.session import Session
@@ -362,9 +362,7 @@ def find_options(
     # A word of one piece is masked and gets the masked LM's likeliest words; one of several pieces
     # the words nearest in `glove`, or by embeddings to the mean of its pieces'. A word without any
     # keeps itself.
-    model = _load(masked_lm.checkpoint)
-    model.eval().requires_grad_(False)
-    to_device(model, device)
+    model = frozen(_load(masked_lm.checkpoint), device)
     spelled = {
         token: word
         for entry, token in masked_lm.tokenizer.get_vocab().items()

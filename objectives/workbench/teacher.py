@@ -20,6 +20,7 @@ from objectives.combining.members import CONFIDENCE
 from objectives.device import (
     Precision,
     autocast,
+    frozen,
     is_recording,
     matmul_dtype,
     out_of_memory,
@@ -340,9 +341,7 @@ def load_frozen(folder: str, device: str) -> BertForSequenceClassification:
     """A checkpoint as a BERT in evaluation mode; without a classifier it gets one that knows
     nothing."""
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
-        model = as_bert(Checkpoint(folder).load_classifier())
-    model.eval().requires_grad_(False)
-    return to_device(model, device)
+        return frozen(as_bert(Checkpoint(folder).load_classifier()), device)
 
 
 class Reading(nn.Module):
