@@ -326,7 +326,7 @@ class LabelledText:
         return digest.hexdigest()[:16]
 
 
-def dataset_of(rows: Rows, text: str | tuple[str, str] = "text") -> Dataset:
+def dataset_of(rows: Rows, text: str | tuple[str, str]) -> Dataset:
     """Rows in memory as a data set; texts alone are its column `text`. Raises UserError for what is
     neither."""
     try:
