@@ -80,9 +80,8 @@ def train_cells(
     done = len(losses)
     every = every or math.ceil(len(problem.train) / batch_size)
     progress.begin(stage, steps, done)
-    for of_step in training_steps(
-        problem, weights, loss, optimizer, range(done, steps), batch_size=batch_size, seed=seed
-    ):
+    batches = problem.train.shuffled(batch_size, seed, problem.device, first=done)
+    for of_step in training_steps(batches, weights, loss, optimizer, range(done, steps)):
         progress.advance()
         losses.append(of_step)
         if checkpoint and len(losses) % every == 0 and bool(of_step.isfinite()):
@@ -92,18 +91,14 @@ def train_cells(
 
 
 def training_steps(
-    problem: Problem | Text,
+    batches: Iterator[Batch],
     weights: Mapping[str, Tensor],
     loss: Callable[[Batch, int], Tensor],
     optimizer: PopulationOptimizer,
     steps: range,
-    *,
-    batch_size: int,
-    seed: int,
 ) -> Iterator[Tensor]:
     """Make each of these steps of a training, which count from 0, when its loss is asked for: a
     scalar, detached. In between weights and optimiser stay as they are."""
-    batches = problem.train.shuffled(batch_size, seed, problem.device, first=steps.start)
     for step, batch in zip(steps, batches, strict=False):
         of_step = loss(batch, step + 1)
         of_step.backward()

@@ -116,10 +116,7 @@ class Inputs:
         if self.given is not None:
             return self.given
         if self.only_answers:
-            task = self.task
-            return load_classifiers(
-                self.teacher, self.text, task.max_length, session, task.truncation
-            )
+            return load_classifiers(self.teacher, self.text, self.task, session)
         model = load_teacher(self.teacher, self.text, train, session=session, fine_tune=fine_tune)
         return BertAnswers(model, session)
 

@@ -192,15 +192,10 @@ class EvolvedTransformer(Aimed):
         def begun(choices: Mapping[str, Any]) -> _Candidate:
             student, steps = net.extract(choices), sum(hurdles.increments)
             weights, rate = trainable(student), [self.learning_rate]
-            training = training_steps(
-                problem,
-                weights,
-                loss_of(student, problem),
-                PopulationOptimizer(weights, rate, steps, "linear"),
-                range(steps),
-                batch_size=self.batch_size,
-                seed=seed,
-            )
+            optimizer = PopulationOptimizer(weights, rate, steps, "linear")
+            batches = problem.train.shuffled(self.batch_size, seed, problem.device)
+            loss = loss_of(student, problem)
+            training = training_steps(batches, weights, loss, optimizer, range(steps))
             flops_loss = float(self._flops_loss(net, self.space.one_hot(choices), problem))
 
             def score() -> float:
