@@ -84,6 +84,11 @@ def to_device(model: _Module, device: str) -> _Module:
     return model
 
 
+def frozen(model: _Module, device: str) -> _Module:
+    """Move a model to the device in evaluation mode, no weight of which learns; return it."""
+    return to_device(model.eval().requires_grad_(False), device)
+
+
 def quiet_libraries() -> None:
     """No progress bars and no reports of transformers and datasets: what `datasets` logs as an
     error it raises as well."""

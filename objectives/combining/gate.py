@@ -17,13 +17,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.cascade import (
-    Cascade,
-    CascadePair,
-    judged,
-    pair_of,
-    threefold,
-)
+from objectives.combining.cascade import Cascade, CascadePair, judged, pair_of, threefold
 from objectives.combining.members import enough
 
 _STEP = 0.98
@@ -32,11 +26,9 @@ few answers, and a bootstrap takes long. A model alone is always tested."""
 
 
 def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
-    """The cheapest cascade that agrees with the unpruned model on this share of all rows.
-
-    The share is below 1. None where the selection rows cannot say so of any, or are too few.
-    """
-    needed = needed_rows(share, vouching(_rows(pairs)))
+    """The cheapest cascade that agrees with the unpruned model on this share, below 1, of all rows;
+    None where the selection rows cannot say so of any, or are too few."""
+    needed = enough(share, vouching(_rows(pairs)))
     if needed is None:
         return None
 
@@ -50,24 +42,16 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
 def cheapest_keeping(
     pairs: Sequence[CascadePair], least: float, kept: float = 0.0
 ) -> Cascade | None:
-    """The cheapest cascade of enough metric: at least `least`, or as far above `kept` times the
-    unpruned model's on the same rows.
-
-    None where the selection rows cannot say so of any, or are too few.
-    """
+    """The cheapest cascade of a metric of at least `least`, above `kept` times the unpruned model's
+    on the same rows; None where the selection rows cannot say so of any, or are too few."""
     # Where no row differs a bootstrap is sure of anything.
-    if kept and needed_rows(kept, vouching(_rows(pairs))) is None:
+    if kept and enough(kept, vouching(_rows(pairs))) is None:
         return None
 
     def passes(pair: CascadePair, threshold: float) -> bool:
         return pair.rows.surely("select", pair.said("select", threshold), kept) >= least
 
     return _cheapest_passing(pairs, passes)
-
-
-def needed_rows(share: float, judging: int) -> int | None:
-    """Fewest of the rows that vouch that must agree for the gate; None if all would not do."""
-    return enough(share, judging)
 
 
 def vouching(rows: int) -> int:

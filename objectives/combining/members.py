@@ -94,7 +94,7 @@ class GateRows:
         )
         return replace(self, labels=labels, original=original)
 
-    def surely(self, role: str, said: Labels, kept: float = 0.0) -> float:
+    def surely(self, role: str, said: Labels, kept: float) -> float:
         """How far the metric of these classes is above `kept` times the unpruned model's, at least,
         at 95% confidence by a paired bootstrap over the rows."""
         achieved, original = (

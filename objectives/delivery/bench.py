@@ -19,9 +19,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from objectives.delivery.deployed import open_classifier, text_to_label, texts_of
+from objectives.delivery.classify import Classifier
+from objectives.delivery.deployed import text_to_label, texts_of, write_single
 from objectives.delivery.exported import load_model
 from objectives.delivery.timings import Bench, Timing, with_comparisons
 from objectives.engines.names import BITS, ENGINES, FULL_BITS, Engine
@@ -34,7 +35,6 @@ from objectives.measures.measured import measured_flops
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.bert.quantising import rounds_inputs
 from objectives.students.families import family_of
-from objectives.text.data import Split
 from objectives.workbench.inputs import Inputs
 
 UNPRUNED = "unpruned"
@@ -109,8 +109,7 @@ def bench(
 
     vocabulary = min(model.config.vocab_size for model in models.values())
     flops = cache(lambda name, length: measured_flops(models[name], length))
-    tokenizers = _tokenizers(models, of_run.data)
-    splits = _judging(tokenizers, of_run)
+    on_data = of_run.data and _OnData(of_run.data, of_run, models, say)
     timings: list[Timing] = []
     skipped: dict[str, str] = {}
     before = torch.get_num_threads()
@@ -122,13 +121,8 @@ def bench(
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
-                served = dict(
-                    zip(
-                        models,
-                        make_runnable(engine, models, Path(scratch), used, device),
-                        strict=True,
-                    )
-                )
+                ready_models = make_runnable(engine, models, Path(scratch), used, device)
+                served = dict(zip(models, ready_models, strict=True))
                 runs = [ready.run for ready in served.values()]
                 sizes = {name: ready.bytes for name, ready in served.items()}
                 of_engine: list[Timing] = []
@@ -137,12 +131,13 @@ def bench(
                     inputs = tokens(vocabulary, batch, length)
                     times = in_turns(engine, runs, inputs, rounds, device)
                     of_engine += timings_of(engine, times, sizes, batch, length, flops)
-                scores = _scored(engine, models, served, splits, of_run, say)
+                scores = on_data.scored(engine, served) if on_data else {}
                 files = {
                     name: ready.file for name, ready in served.items() if ready.file is not None
                 }
                 del served, runs  # its sessions: the classifiers have their own
-                of_engine += _from_text(engine, files, models, tokenizers, of_run.data, flops, say)
+                if on_data and files:
+                    of_engine += on_data.from_text(engine, files, flops)
             except Exception as error:  # whatever a compiler or a runtime lacks here
                 skipped[engine] = first_line(error)
             else:
@@ -186,46 +181,6 @@ def _classifier(folder: Path) -> PreTrainedModel:
     return model
 
 
-def _from_text(
-    engine: Engine,
-    files: Mapping[str, Path],
-    models: Mapping[str, PreTrainedModel],
-    tokenizers: Mapping[str, PreTrainedTokenizerBase],
-    data: Inputs | None,
-    flops: Callable[[str, int], int],
-    say: Callable[[str], None],
-) -> Iterator[Timing]:
-    """Every model, its file behind its tokenizer, on the first texts of the selection split."""
-    if data is None or not files:
-        return
-    for tokenizer in tokenizers.values():
-        if not tokenizer.is_fast:
-            say(f"{engine}: no times from text, {type(tokenizer).__name__} is not a fast tokenizer")
-            return
-    texts = texts_of(data, "select")[:_TEXTS]
-    length = round(data.split("select").lengths[:_TEXTS].mean())
-    sizes = {name: file.stat().st_size for name, file in files.items()}
-    with TemporaryDirectory() as scratch:
-        classifiers = [
-            open_classifier(
-                Path(scratch, str(index)),
-                str(file.resolve()),
-                models[name],
-                tokenizers[name],
-                data.task.max_length,
-                data.task.truncation,
-                texts,
-            )
-            for index, (name, file) in enumerate(files.items())
-        ]
-        for batch in _TEXT_BATCHES:
-            full_batches = texts[: len(texts) // batch * batch or None]  # batches
-            times = text_to_label(
-                classifiers, full_batches, batch=batch, say=lambda line: say(f"{engine}: {line}")
-            )
-            yield from timings_of(engine, times, sizes, batch, length, flops, texts=True)
-
-
 def timings_of(
     engine: Engine,
     times: NDArray[np.float64],
@@ -252,60 +207,69 @@ def timings_of(
         )
 
 
-def _tokenizers(
-    models: Mapping[str, PreTrainedModel], data: Inputs | None
-) -> dict[str, PreTrainedTokenizerBase]:
-    """Tokenizer of each model: from its folder if there is one, else the study's; empty without a
-    study."""
-    if data is None:
-        return {}
-    tokenizers = dict.fromkeys(models, data.tokenizer)
-    for name in models.keys() - {UNPRUNED}:
-        smaller = models[name].config.vocab_size < len(data.tokenizer)
-        if smaller or Checkpoint(name).has_tokenizer:
-            tokenizers[name] = Checkpoint(name).tokenizer
-    return tokenizers
+class _OnData:
+    """The models on a study's data: from text to label, and their scores."""
 
+    def __init__(
+        self,
+        data: Inputs,
+        of_run: OfRun,
+        models: Mapping[str, PreTrainedModel],
+        say: Callable[[str], None],
+    ):
+        self.data, self.of_run, self.models, self.say = data, of_run, models, say
+        self.tokenizers = dict.fromkeys(models, data.tokenizer)
+        for name in models.keys() - {UNPRUNED}:
+            smaller = models[name].config.vocab_size < len(data.tokenizer)
+            if smaller or Checkpoint(name).has_tokenizer:
+                self.tokenizers[name] = Checkpoint(name).tokenizer
+        self.splits = {
+            name: data.judging(tokenizer)
+            for name, tokenizer in self.tokenizers.items()
+            if name != UNPRUNED or of_run.unpruned is not None
+        }
+        """Selection and held-out rows of each model that may be scored, in its own tokens."""
 
-def _judging(
-    tokenizers: Mapping[str, PreTrainedTokenizerBase], of_run: OfRun
-) -> dict[str, list[Split]]:
-    """Selection and held-out rows of each model that may be scored, in its own tokens."""
-    if of_run.data is None:
-        return {}
-    return {
-        name: of_run.data.judging(tokenizer)
-        for name, tokenizer in tokenizers.items()
-        if name != UNPRUNED or of_run.unpruned is not None
-    }
+    def from_text(
+        self, engine: Engine, files: Mapping[str, Path], flops: Callable[[str, int], int]
+    ) -> Iterator[Timing]:
+        """Every model, its file behind its tokenizer, on the first texts of the selection split."""
+        for tokenizer in self.tokenizers.values():
+            if not tokenizer.is_fast:
+                kind = type(tokenizer).__name__
+                self.say(f"{engine}: no times from text, {kind} is not a fast tokenizer")
+                return
+        task, texts = self.data.task, texts_of(self.data, "select")[:_TEXTS]
+        length = round(self.data.split("select").lengths[:_TEXTS].mean())
+        sizes = {name: file.stat().st_size for name, file in files.items()}
+        with TemporaryDirectory() as scratch:
+            classifiers: list[Classifier] = []
+            for name, file in files.items():
+                (folder := Path(scratch, str(len(classifiers)))).mkdir()
+                source = str(file.resolve()), self.models[name], self.tokenizers[name]
+                write_single(folder, *source, task.max_length, task.truncation, texts)
+                classifiers.append(Classifier(folder))
+            for batch in _TEXT_BATCHES:
+                full = texts[: len(texts) // batch * batch or None]  # batches
+                times = text_to_label(
+                    classifiers, full, batch=batch, say=lambda line: self.say(f"{engine}: {line}")
+                )
+                yield from timings_of(engine, times, sizes, batch, length, flops, texts=True)
 
-
-def _scored(
-    engine: Engine,
-    models: Mapping[str, PreTrainedModel],
-    served: Mapping[str, Served],
-    splits: Mapping[str, Sequence[Split]],
-    of_run: OfRun,
-    say: Callable[[str], None],
-) -> dict[str, Worth]:
-    """Score models in an engine whose bits, or input bits, differ from the run's."""
-    same = BITS[engine] == of_run.bits
-    judging = {
-        name: rows
-        for name, rows in splits.items()
-        if not same or (engine != "eager" and rounds_inputs(models[name]))
-    }
-    if of_run.data is None or not judging:
-        return {}
-    say(f"{engine}: scoring on the selection and held-out splits")
-    task, scores = of_run.data.task, {}
-    for name, rows in judging.items():
-        logits = {split.role: predict_with(served[name].run, split) for split in rows}
-        if task.own_thresholds:
-            shares = getattr(models[name].config, "thresholds", None)
-            logits, _ = less_thresholds(logits, rows[0], task.metric, shares)
-        select, heldout = (
-            metric_with_interval(logits[split.role], split, task.metric) for split in rows
-        )
-        scores[name] = Worth(*select, *heldout)
-    return scores
+    def scored(self, engine: Engine, served: Mapping[str, Served]) -> dict[str, Worth]:
+        """Score models in an engine whose bits, or input bits, differ from the run's."""
+        same, task, scores = BITS[engine] == self.of_run.bits, self.data.task, dict[str, Worth]()
+        for name, rows in self.splits.items():
+            if same and (engine == "eager" or not rounds_inputs(self.models[name])):
+                continue
+            if not scores:
+                self.say(f"{engine}: scoring on the selection and held-out splits")
+            logits = {split.role: predict_with(served[name].run, split) for split in rows}
+            if task.own_thresholds:
+                shares = getattr(self.models[name].config, "thresholds", None)
+                logits, _ = less_thresholds(logits, rows[0], task.metric, shares)
+            select, heldout = (
+                metric_with_interval(logits[split.role], split, task.metric) for split in rows
+            )
+            scores[name] = Worth(*select, *heldout)
+        return scores

@@ -1,7 +1,5 @@
 """A folder that answers without torch: ONNX files, tokenizers, classifier.json and classify.py."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
@@ -9,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +15,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from objectives.delivery.classify import Classifier, WordReader
 from objectives.engines.names import Engine
 from objectives.engines.onnx_model import check_installed
 from objectives.engines.serving import onnx_file
 from objectives.errors import UserError
 from objectives.students.bert.pretrained import SEVERAL
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
-
-if TYPE_CHECKING:
-    from objectives.delivery.classify import Classifier  # needs onnxruntime
-    from objectives.workbench.inputs import Inputs
+from objectives.workbench.inputs import Inputs
 
 Texts = Sequence[str | tuple[str, str]]
 StageSettings = dict[str, Any]
@@ -72,8 +68,6 @@ def stage_of(
 
 def _exact_words(file: Path, max_length: int, texts: Texts) -> bool:
     """Whether a dictionary of words gives the ids of this tokenizer on all texts that it reads."""
-    from objectives.delivery.classify import WordReader
-
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -128,11 +122,10 @@ def deploy(
         with TemporaryDirectory() as scratch:
             file = onnx_file(engine, model, files or Path(scratch))
             shutil.copyfile(file, folder / file.name)
-    stage = stage_of(folder, file.name, tokenizer, max_length, truncation, texts)
-    write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
+    write_single(folder, file.name, model, tokenizer, max_length, truncation, texts)
 
 
-def open_classifier(
+def write_single(
     folder: Path,
     file: str,
     model: PreTrainedModel,
@@ -140,26 +133,17 @@ def open_classifier(
     max_length: int,
     truncation: str = "head",
     texts: Texts = (),
-) -> Classifier:
-    """A folder of one ONNX file (see `stage_of`), written and opened on one thread."""
-    from objectives.delivery.classify import Classifier
-
-    folder.mkdir(parents=True, exist_ok=True)
-    stage = stage_of(folder, file, tokenizer, max_length, truncation, texts)
-    write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
-    return Classifier(folder)
-
-
-def labels_of(model: PreTrainedModel) -> list[str] | None:
-    """The names of its outputs; None where it has one, a number."""
-    names: Any = model.config.id2label
-    return None if len(names) == 1 else [names[index] for index in range(len(names))]
-
-
-def stage_settings(model: PreTrainedModel) -> dict[str, Any]:
-    """Whether a text may have several of its labels, and above which probabilities."""
-    several = model.config.problem_type == SEVERAL
-    return {"several": several, "thresholds": getattr(model.config, "thresholds", None)}
+) -> None:
+    """`write_classifier` for the file of one model (see `stage_of`)."""
+    config: Any = model.config
+    names = [config.id2label[index] for index in range(len(config.id2label))]
+    write_classifier(
+        folder,
+        [stage_of(folder, file, tokenizer, max_length, truncation, texts)],
+        names if len(names) > 1 else None,
+        several=config.problem_type == SEVERAL,
+        thresholds=getattr(config, "thresholds", None),
+    )
 
 
 def texts_of(inputs: Inputs, role: str) -> list[str | tuple[str, str]]:

@@ -81,7 +81,7 @@ def resampled_metrics(
 
 
 def resampled_together(
-    metric: Metric, labels: Labels, models: Sequence[Labels], classes: int = 2
+    metric: Metric, labels: Labels, models: Sequence[Labels], classes: int
 ) -> Floats:
     """`resampled_metrics` of the predictions of several models, (M, 500): samples are drawn once
     for as many as memory holds."""

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,13 +53,6 @@ class Conditions:
     batch: int
     seq_len: int
     engine: Engine = "eager"
-
-    @classmethod
-    def here(cls, device: str, *, batch: int, seq_len: int, engine: Engine = "eager") -> Self:
-        """Conditions of this process on a torch device."""
-        cuda = torch.device(device).type == "cuda"
-        name = torch.cuda.get_device_name(device).replace(" ", "-") if cuda else device
-        return cls(name, None if cuda else torch.get_num_threads(), batch, seq_len, engine)
 
     def __str__(self) -> str:
         engine = "" if self.engine == "eager" else f"{self.engine}-"  # as units say it since ever
@@ -147,7 +140,12 @@ def load_latency(
     """The latency of an unpruned model and of what is cut from it, in an engine: of a table in the
     cache, named by all that it depends on, which is measured where there is none."""
     shape = shape_of(model.config)
-    conditions = Conditions.here(session.device, batch=batch, seq_len=seq_len, engine=engine)
+    device, threads = session.device, None
+    if torch.device(device).type == "cuda":
+        device = torch.cuda.get_device_name(device).replace(" ", "-")
+    else:
+        threads = torch.get_num_threads()
+    conditions = Conditions(device, threads, batch, seq_len, engine)
     sizes = {name: n for name, n in asdict(replace(shape, layers=1)).items() if n is not None}
     ingredients = {
         **sizes,

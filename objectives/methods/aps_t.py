@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from objectives.device import matmul_dtype, on_device, to_device
+from objectives.device import matmul_dtype, on_device
 from objectives.errors import NonNegativeFloat, PositiveFloat, ShareBelowOne, check_ranges
 from objectives.measures.budget import ranks_of
 from objectives.problem import Problem
@@ -185,7 +185,7 @@ class ApsT(StagedMethod):
             student = cut(problem.student.state_dict(), problem.student.config, units)
             student.load_state_dict(search.student(best).slot(0))
             finish = partial(staged_search, problem=problem, seed=seed, progress=progress)
-            begun, curves = [to_device(student, problem.device)], [search.training.curves()[0]]
+            begun, curves = [student], [search.training.curves()[0]]
             for outcome in finish([member], alpha=Chosen([units]), students=begun, curves=curves):
                 yield replace(outcome, slot=slot)
 

@@ -37,9 +37,6 @@ class FisherSearch(OneShot):
     cost_power: NonNegativeFloat = 0.9
     """Power of its cost that a unit's score is divided by; 1 ranks by score per FLOP, less favours
     heads, the expensive units, more favours neurons. >= 0."""
-
-    spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
     squares: Squares = "logits"
     """Whose squared gradient is a unit's score: that of the "loss" on the labels, as Kwon et al.,
     or of the "logits", how far the answer moves."""

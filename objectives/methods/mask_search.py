@@ -150,9 +150,6 @@ class MaskSearch(StagedMethod):
         Stage(name="recover", epochs=1),
     )
     """Stages of the weights, those that search first."""
-
-    spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, of heads, ffn, qk, v, input (or input_qkv) and layers."""
     initial_alpha: float = 5.0
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, almost open."""
     start: Literal["uniform", "fisher"] = "fisher"

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from objectives.device import Precision, matmul_dtype, to_device
+from objectives.device import matmul_dtype
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, PositiveShare
 from objectives.problem import Problem
 from objectives.progress import Progress
@@ -39,6 +39,7 @@ from objectives.text.data import Batch
 from objectives.training.losses import hidden_loss
 from objectives.training.optimisation import linear_schedule
 from objectives.training.population import Population, Trace
+from objectives.training.stage_training import curve_points
 from objectives.training.stages import Stage
 
 # Few bits by reconstruction of one weight matrix after another (REM, in Bai et al. 2022).
@@ -168,11 +169,6 @@ class Mrem(StagedMethod):
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     embedding_bits: int = 4
     """Bits of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
-    batch_size: PositiveInt = 32
-    """Sequences in a batch of the rows. >= 1."""
-    precision: Precision = "auto"
-    """Precision of the matmuls: "auto" is bfloat16 where the device has instructions for it, else
-    float32."""
     rows: PositiveInt = 1024
     """Rows of train, drawn with the seed; all, if there are fewer. >= 1. MREM-S keeps hidden states
     of their tokens in memory, 8 E bytes each."""
@@ -222,17 +218,10 @@ class Mrem(StagedMethod):
         """Reconstruct the members one after another, as they share little."""
         members[0].check_shapes(problem.student.config, problem.teacher.config)
         for slot, member in enumerate(members):
-            if member.each == "matrix":
-                curve, model, units = member._matrix_by_matrix(problem, seed, progress)
-                yield not_finite(slot, curve) or member.result(slot, problem, model, units, curve)
-                continue
-            run = _Reconstruction(member, problem, seed)
-            modules = len(run.modules)
-            progress.begin(f"reconstruct {modules} modules", member.steps * modules)
-            for _ in run.steps():
-                progress.advance()
-            curve, model = run.curve(), run.model()
-            yield not_finite(slot, curve) or member.result(slot, problem, model, run.units, curve)
+            by_matrix = member.each == "matrix"
+            reconstruct = member._matrix_by_matrix if by_matrix else member._module_by_module
+            curve, model, units = reconstruct(problem, seed, progress)
+            yield not_finite(slot, curve) or member.result(slot, problem, model, units, curve)
 
     def _chosen(self, problem: Problem) -> BertArchitecture:
         scores = scores_per_cost(problem, self.spaces, "logits")
@@ -246,11 +235,22 @@ class Mrem(StagedMethod):
         orders = [generator.permutation(len(batches)) for _ in range(passes)]
         return batches, np.concatenate(orders)[: self.steps].tolist()
 
+    def _module_by_module(
+        self, problem: Problem, seed: int, progress: Progress
+    ) -> tuple[list[CurvePoint], PrunedBertForSequenceClassification, BertArchitecture]:
+        run = _Reconstruction(self, problem, seed)
+        progress.begin(f"reconstruct {len(run.modules)} modules", self.steps * len(run.modules))
+        for _ in run.steps():
+            progress.advance()
+        run.cut.load_state_dict(run.population.slot(0))
+        losses = {f"module {n}": module.losses for n, module in enumerate(run.modules, start=1)}
+        return _curve(losses), run.cut, run.units
+
     def _matrix_by_matrix(
         self, problem: Problem, seed: int, progress: Progress
     ) -> tuple[list[CurvePoint], PrunedBertForSequenceClassification, BertArchitecture]:
         units, student = self._chosen(problem), problem.student
-        model = to_device(cut(student.state_dict(), student.config, units), problem.device)
+        model = cut(student.state_dict(), student.config, units)
         learned, (drawn, order) = self.in_bits(units), self._drawn(problem, seed)
         number = sum(map(len, matrices(model, learned)))
         progress.begin(f"reconstruct {number} matrices", self.steps * number)
@@ -263,11 +263,10 @@ class Mrem(StagedMethod):
 
 
 def _curve(losses: Mapping[str, Sequence[Tensor]]) -> list[CurvePoint]:
-    """Read back here, all at once, so that no step waits for the device."""
     return [
-        {"stage": stage, "step": step, "loss": loss}
+        point
         for stage, of_stage in losses.items()
-        for step, loss in enumerate(torch.stack(list(of_stage)).tolist())
+        for point in curve_points(stage, [{"loss": loss[None]} for loss in of_stage])[0]
     ]
 
 
@@ -298,10 +297,10 @@ class _Reconstruction:
         self.units = member._chosen(problem)
         self.learned = member.in_bits(self.units)
         student, dtype = problem.student, matmul_dtype(member.precision, problem.device)
-        self._cut = to_device(cut(student.state_dict(), student.config, self.units), problem.device)
-        round_embeddings(self._cut, self.learned.embedding_bits)
+        self.cut = cut(student.state_dict(), student.config, self.units)
+        round_embeddings(self.cut, self.learned.embedding_bits)
         self.whole = Population.of([student], dtype)
-        self.population = replace(Population.of([self._cut], dtype), rounding=(self.learned,))
+        self.population = replace(Population.of([self.cut], dtype), rounding=(self.learned,))
         self._batches, self._order = member._drawn(problem, seed)
         layers = np.arange(len(self.units.layers))
         parts = np.array_split(layers, min(member.modules, len(layers)))
@@ -364,12 +363,3 @@ class _Reconstruction:
         module.optimizer.zero_grad(set_to_none=True)
         module.losses.append(loss.detach())
         return _At(at.batch, wanted[-1], quantised[-1].detach())
-
-    def curve(self) -> list[CurvePoint]:
-        return _curve(
-            {f"module {n}": module.losses for n, module in enumerate(self.modules, start=1)}
-        )
-
-    def model(self) -> PrunedBertForSequenceClassification:
-        self._cut.load_state_dict(self.population.slot(0))
-        return self._cut

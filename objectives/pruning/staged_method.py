@@ -19,7 +19,6 @@ from objectives.students.bert.architecture import (
     FULL_BITS,
     SPACES_OF_LAYERS,
     BertArchitecture,
-    check_spaces,
     units_of,
 )
 from objectives.students.bert.cutting import shape_of
@@ -78,7 +77,8 @@ class StagedMethod(SearchMethod):
     tolerance: ShareBelowOne = 0.05
     """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
     spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, some of `searchable`."""
+    """Kinds of units to search, some of `searchable`, at most heads, ffn, qk, v, input (or
+    input_qkv) and layers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,7 +96,7 @@ class StagedMethod(SearchMethod):
                 "units before the first stage; set searches=False"
             )
         if self.searchable:
-            check_spaces(type(self).__name__, self.spaces, self.searchable)
+            _check_spaces(type(self).__name__, self.spaces, self.searchable)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
         """Refuse bits of another number of layers, and losses that cannot compare the two."""
@@ -261,6 +261,21 @@ def check_searches(method: StagedMethod) -> None:
         raise UserError(
             f"{type(method).__name__}.stages: none of them searches; alpha would learn nothing"
         )
+
+
+def _check_spaces(owner: str, spaces: Sequence[str], searchable: Sequence[str]) -> None:
+    """Raise UserError unless the owner's are spaces that can be searched, and together."""
+    wrong = None
+    if not spaces or not set(spaces) <= set(searchable):
+        wrong = f"it must name some of {', '.join(searchable)}"
+    elif len(set(spaces)) < len(spaces):
+        wrong = "it must name each one once"
+    elif {"input", "input_qkv"} <= set(spaces):
+        wrong = (
+            "'input' (one set for Q, K and V) and 'input_qkv' (a set for each) exclude one another"
+        )
+    if wrong:
+        raise UserError(f"{owner}.spaces is {tuple(spaces)!r}; {wrong}")
 
 
 def among(bits: Bits, allowed: tuple[int, ...]) -> tuple[bool, str]:

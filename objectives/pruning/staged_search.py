@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from objectives.device import matmul_dtype, to_device
+from objectives.device import matmul_dtype
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.pruning.staged_method import StagedMethod
@@ -296,14 +296,10 @@ class _Run:
         self, architectures: Architectures, state_of: Callable[[int], dict[str, Tensor]]
     ) -> Models:
         """Cut each student to its architecture; the embeddings, which are frozen, stay shared."""
-        config, device = self.problem.student.config, self.problem.device
-        models = {}
+        models, config = {}, self.problem.student.config
         for slot, units in architectures.items():
             student, state = self.students[slot], state_of(slot)
-            if is_cut(student):
-                model = copy.deepcopy(student)
-            else:
-                model = to_device(cut(state, config, units), device)
+            model = copy.deepcopy(student) if is_cut(student) else cut(state, config, units)
             for name, weight in _embeddings(model).items():
                 weight.data = state[name]
             models[slot] = model

@@ -30,16 +30,14 @@ _START = 1e-3  # standard deviation of alpha at the start, as DARTS has it
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSettings(Checked):
-    """The defaults are those of DARTS; those of AdaBERT and GDAS are below."""
+    """The defaults are those of DARTS; those of AdaBERT are below."""
 
     kind: Literal["softmax", "gumbel"] = "softmax"
     """Weighted sums of all choices, or one choice drawn at a time."""
     together: tuple[tuple[str, ...], ...] = ()
     """Places whose choices share one softmax, and of which one choice in all is drawn."""
     temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 1.0)
-    """At the start and at the end of the search. > 0."""
-    schedule: Literal["exponential", "linear"] = "exponential"
-    """How the temperature gets from one to the other."""
+    """At the start and at the end of the search, geometric between. > 0."""
     learning_rate: PositiveFloat = 3e-4
     """Learning rate of Adam. > 0."""
     weight_decay: NonNegativeFloat = 1e-3
@@ -48,8 +46,6 @@ class SoftSettings(Checked):
 
 ADABERT = SoftSettings(kind="gumbel", temperature=(1.0, 0.2), learning_rate=1e-4)
 """Chen et al. 2020, as the official code has it."""
-GDAS = SoftSettings(kind="gumbel", temperature=(10.0, 0.1), schedule="linear")
-"""Dong & Yang 2019."""
 
 ChoiceGradients = Mapping[str, Tensor]
 """Gradients of each place, of the shape of its alpha: (choices,)."""
@@ -85,8 +81,6 @@ class SoftChoices(Strategy[ChoiceGradients]):
     def temperature(self, progress: float) -> float:
         """At this share of the search, in [0, 1]."""
         start, end = self._settings.temperature
-        if self._settings.schedule == "linear":
-            return start + (end - start) * progress
         return float(start * (end / start) ** progress)
 
     def weights(self, progress: float = 0.0) -> dict[str, Tensor]:

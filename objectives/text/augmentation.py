@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
 from objectives.cache import atomic_write, content_key, read_cached
-from objectives.device import to_device
+from objectives.device import frozen
 from objectives.errors import Checked, PositiveInt, Share, UserError
 from objectives.progress import Progress
 from objectives.session import Session
@@ -362,24 +362,22 @@ def find_options(
     # A word of one piece is masked and gets the masked LM's likeliest words; one of several pieces
     # the words nearest in `glove`, or by embeddings to the mean of its pieces'. A word without any
     # keeps itself.
-    model = _load(masked_lm.checkpoint)
-    model.eval().requires_grad_(False)
-    to_device(model, device)
+    model = frozen(_load(masked_lm.checkpoint), device)
     spelled = {
         token: word
         for entry, token in masked_lm.tokenizer.get_vocab().items()
         if (word := masked_lm.whole_word(entry)) is not None
     }
-    nearest = _neighbours(masked_lm, glove, model, spelled, sentences, count)
+    places = [(sentence, index) for sentence in sentences for index in sentence.replaceable()]
+    pieces = {sentence.words[index]: sentence.pieces[index] for sentence, index in places}
+    several = {word: ids for word, ids in pieces.items() if len(ids) > 1}
+    nearest = _neighbours(masked_lm, glove, model, spelled, several, count) if several else {}
     asked = []
-    for sentence in sentences:
-        for index in sentence.replaceable():
-            word = sentence.words[index]
-            sentence.options[index] = [word]
-            if len(sentence.pieces[index]) > 1:
-                sentence.options[index] = nearest.get(word) or [word]
-            elif sentence.position(index) < masked_lm.longest:
-                asked.append((sentence, index))
+    for sentence, index in places:
+        word = sentence.words[index]
+        sentence.options[index] = nearest.get(word) or [word]
+        if word not in several and sentence.position(index) < masked_lm.longest:
+            asked.append((sentence, index))
     asked.sort(key=lambda pair: -sum(map(len, pair[0].pieces)))
     source = "embeddings" if glove is None else "GloVe"
     progress.begin(
@@ -400,18 +398,10 @@ def _neighbours(
     glove: WordVectors | None,
     model: BertForMaskedLM,
     spelled: Mapping[int, str],
-    sentences: Sequence[Sentence],
+    pieces: Mapping[str, list[int]],
     count: int,
 ) -> dict[str, list[str]]:
-    """The nearest words of each replaceable word of several pieces that has a vector."""
-    pieces = {
-        sentence.words[index]: sentence.pieces[index]
-        for sentence in sentences
-        for index in sentence.replaceable()
-        if len(sentence.pieces[index]) > 1
-    }
-    if not pieces:
-        return {}
+    """The nearest words of each word, given with its pieces, that has a vector."""
     if glove is not None:
         table = glove
         queries = {word: glove.vectors[glove.index[word]] for word in pieces if word in glove.index}

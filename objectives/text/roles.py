@@ -89,9 +89,9 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         drawn = drawn.at(elsewhere)
         del wanted["heldout"]
         if not len(drawn):
-            raise UserError(
-                f"task '{task.name}': every text of split '{task.split}' is also in the held-out "
-                f"split '{task.heldout_split}'; nothing is left to train on"
+            raise task.refusal(
+                f"every text of split '{task.split}' is also in the held-out split "
+                f"'{task.heldout_split}'; nothing is left to train on"
             )
     names = list(task.label_columns) if task.regression else []
     if task.labelled and not task.regression:
@@ -99,7 +99,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         names, (drawn, *heldout) = named(task, [drawn, *roles.values()])
         roles = dict(zip(roles, heldout, strict=True))
     if task.labelled and len(np.unique(drawn.labels, axis=0)) < 2:
-        raise UserError(_one_label(task, drawn, names, counts, differing, labels))
+        raise _one_label(task, drawn, names, counts, differing, labels)
     rest = drawn
     for role, rows in wanted.items():
         number = round(rows * len(rest)) if isinstance(rows, float) else rows
@@ -109,9 +109,9 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         if task.unlabelled_split != task.split:
             counts.leave_out(len(beyond), f"more than the {task.train} to train on")
     elif task.train is not None and task.train > len(rest):
-        raise UserError(
-            f"task '{task.name}': train={task.train}, but only {len(rest)} rows are left "
-            "after the other roles; leave train out to take them all"
+        raise task.refusal(
+            f"train={task.train}, but only {len(rest)} rows are left after the other roles; leave "
+            "train out to take them all"
         )
     roles["train"] = rest
     _check_seen(task, roles["heldout"], rest, names)
@@ -130,26 +130,26 @@ def _check_seen(task: Task, heldout: Rows, train: Rows, names: Sequence[str]) ->
     unseen = ~np.isin(heldout.labels, train.labels)
     if task.classes and unseen.any():
         some = a_few([names[label] for label in np.unique(heldout.labels[unseen]).tolist()])
-        raise UserError(
-            f"task '{task.name}': {np.count_nonzero(unseen):,} rows of the held-out split "
-            f"'{task.heldout_split}' have labels that no train row has ({some}); correct them, "
-            "leave these rows out, or add train rows"
+        raise task.refusal(
+            f"{np.count_nonzero(unseen):,} rows of the held-out split '{task.heldout_split}' have "
+            f"labels that no train row has ({some}); correct them, leave these rows out, or add "
+            "train rows"
         )
 
 
 def _one_label(
     task: Task, rows: Rows, names: Sequence[str], counts: _Counts, differing: int, labels: int
-) -> str:
-    """Message for rows of one label, of the `labels` that the data had."""
+) -> UserError:
+    """Error for rows of one label, of the `labels` that the data had."""
     only = ", ".join(np.array(names)[rows.labels[0] == 1]) if task.multi_label else rows.labels[0]
     if task.classes:
         only = names[rows.labels[0]]
     if not differing and labels < 2:
-        return f"task '{task.name}': column '{task.label}' has one label only: {only}"
+        return task.refusal(f"column '{task.label}' has one label only: {only}")
     remedy = "give equal texts one label" if differing else "add rows of other labels"
-    return (
-        f"task '{task.name}': the rows that are left have one label only in column "
-        f"'{task.label}': {only} ({counts}); {remedy}"
+    return task.refusal(
+        f"the rows that are left have one label only in column '{task.label}': {only} ({counts}); "
+        f"{remedy}"
     )
 
 
@@ -163,9 +163,9 @@ def _unlabelled(
     first = np.sort(np.unique(all_rows.texts, return_index=True)[1])
     rows = all_rows.at(first[~np.isin(all_rows.texts[first], used)])
     if not len(rows):
-        raise UserError(
-            f"task '{task.name}': unlabelled_split '{split}' has only texts that other roles "
-            "use; name another split or file, or leave it out"
+        raise task.refusal(
+            f"unlabelled_split '{split}' has only texts that other roles use; name another split "
+            "or file, or leave it out"
         )
     counted = f"unlabelled {len(rows):,}"
     if split == task.split:
@@ -217,13 +217,10 @@ def read(task: Task, cache: str) -> Mapping[str, Dataset]:
         try:
             data = task.data()
         except Exception as error:
-            raise UserError(
-                f"task '{task.name}': data() raises {type(error).__name__}: {error}"
-            ) from error
+            raise task.refusal(f"data() raises {type(error).__name__}: {error}") from error
         if not isinstance(data, Dataset | DatasetDict):
-            raise UserError(
-                f"task '{task.name}': data() returned {type(data).__name__}, "
-                "not datasets.Dataset or DatasetDict"
+            raise task.refusal(
+                f"data() returned {type(data).__name__}, not datasets.Dataset or DatasetDict"
             )
         return _by_split(task, data, cache)
     if isinstance(task.data, Mapping):
@@ -247,24 +244,22 @@ def read(task: Task, cache: str) -> Mapping[str, Dataset]:
         return _by_split(task, data, cache)
     except (DatasetsError, OSError, ValueError) as error:
         where = "" if local else "there is no such folder, and from the hub: "
-        raise UserError(
-            f"task '{task.name}': data set '{task.data}' could not be loaded "
-            f"({where}{_reason(error)})"
+        raise task.refusal(
+            f"data set '{task.data}' could not be loaded ({where}{_reason(error)})"
         ) from error
 
 
 def _check_name(task: Task, name: str) -> None:
     """Raise UserError for what is no folder and no name on the hub, which is slow to say so."""
     if Path(name).is_file():
-        raise UserError(
-            f"task '{task.name}': data '{name}' is a file; files are read by "
-            f"Task.from_files({name!r}, ...)"
+        raise task.refusal(
+            f"data '{name}' is a file; files are read by Task.from_files({name!r}, ...)"
         )
     if not _HUB_NAME.fullmatch(name) or Path(name).suffix.lower() in _FILES:
         where = "" if Path(name).is_absolute() else f" in {Path.cwd()}"
-        raise UserError(
-            f"task '{task.name}': there is no file or folder '{name}'{where}; correct data, or "
-            "name a data set of the hub as OWNER/NAME"
+        raise task.refusal(
+            f"there is no file or folder '{name}'{where}; correct data, or name a data set of the "
+            "hub as OWNER/NAME"
         )
 
 
@@ -297,18 +292,18 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
         except TypeError as error:
             splits = zip((task.split, task.heldout_split), parts, strict=False)
             kinds = (f"{type(part.values[0]).__name__}s in '{split}'" for split, part in splits)
-            raise UserError(
-                f"task '{task.name}': the labels in column '{task.label}' have another type in "
-                f"each split ({', '.join(kinds)}); use one type in both"
+            raise task.refusal(
+                f"the labels in column '{task.label}' have another type in each split "
+                f"({', '.join(kinds)}); use one type in both"
             ) from error
         names = [str(value) for value in ordered]
         index = {value: number for number, value in enumerate(ordered)}
         classes = {value: index[meant[value]] for value in present}
     unknown = present - set(classes)
     if unknown:
-        raise UserError(
-            f"task '{task.name}': column '{task.label}' has {min(unknown, key=str)!r}, which is "
-            f"not one of its labels ({', '.join(names)}); an unlabelled split cannot be used"
+        raise task.refusal(
+            f"column '{task.label}' has {min(unknown, key=str)!r}, which is not one of its labels "
+            f"({', '.join(names)}); an unlabelled split cannot be used"
         )
     return names, [
         replace(part, labels=np.array([classes.get(v, -1) for v in part.values])[part.labels])
@@ -333,9 +328,9 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
         integers = all(isinstance(number, int) for number in numbers.values())
         names = sorted(labels, key=lambda name: numbers[name] if integers else name)
     if len(names) < 2:
-        raise UserError(
-            f"task '{task.name}': column '{task.label}' has {len(names)} labels ({a_few(names)}); "
-            "with multi_label=True there must be two or more"
+        raise task.refusal(
+            f"column '{task.label}' has {len(names)} labels ({a_few(names)}); with "
+            "multi_label=True there must be two or more"
         )
     each = [
         np.array([[name in row for name in names] for row in part.values], np.int8)
@@ -353,10 +348,9 @@ def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
         return {label: label for label in labels}
     real = [number for number in numbers.values() if isinstance(number, float)]
     if real:
-        raise UserError(
-            f"task '{task.name}': column '{task.label}' has numbers such as {min(real)}, which "
-            "cannot be classes; set metric='pearson_spearman' to predict numbers, or use words "
-            "as class labels"
+        raise task.refusal(
+            f"column '{task.label}' has numbers such as {min(real)}, which cannot be classes; set "
+            "metric='pearson_spearman' to predict numbers, or use words as class labels"
         )
     return numbers
 
@@ -389,18 +383,14 @@ def _take(
     reason = _too_few(task, wanted, rows, strata, kept_of, names)
     if reason:
         kind = "stratified " if task.classes else ""
-        raise UserError(
-            f"task '{task.name}': cannot take {wanted} {kind}rows for '{role}' out of "
-            f"{len(rows)}: {reason}"
+        raise task.refusal(
+            f"cannot take {wanted} {kind}rows for '{role}' out of {len(rows)}: {reason}"
         )
     from sklearn.model_selection import train_test_split  # as in `metric_value`
 
     of_train = int(role == "train")
     parts = train_test_split(
-        drawn,
-        test_size=wanted - len(rare) * of_train,
-        random_state=task.seed,
-        stratify=strata,
+        drawn, test_size=wanted - len(rare) * of_train, random_state=task.seed, stratify=strata
     )
     parts[of_train] = np.concatenate([parts[of_train], rare])
     rest, taken = (rows.at(np.sort(part)) for part in parts)

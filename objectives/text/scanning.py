@@ -15,7 +15,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from objectives.errors import SHOWN, UserError, did_you_mean
+from objectives.errors import SHOWN, did_you_mean
 from objectives.metric import Labels
 from objectives.text.task import Task
 
@@ -64,16 +64,15 @@ class Rows:
 
 def _split(task: Task, data: Mapping[str, Dataset], split: str, columns: Sequence[str]) -> Dataset:
     if split not in data:
-        raise UserError(f"task '{task.name}': no split '{split}'; there are {', '.join(data)}")
-    rows = data[split]
+        raise task.refusal(f"no split '{split}'; there are {', '.join(data)}")
+    names = data[split].column_names
     for column in columns:
-        if column not in rows.column_names:
-            raise UserError(
-                f"task '{task.name}': no column '{column}'; there are "
-                f"{', '.join(map(repr, rows.column_names))}"
-                f"{did_you_mean(column, rows.column_names)}"
+        if column not in names:
+            raise task.refusal(
+                f"no column '{column}'; there are {', '.join(map(repr, names))}"
+                f"{did_you_mean(column, names)}"
             )
-    return rows
+    return data[split]
 
 
 def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool = True) -> Rows:
@@ -115,7 +114,7 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
         _check_missing(task, split, missing)
     if not any(len(indices) for indices, _, _ in parts):
         whole_ones = f" with a text{' and a label' * labelled}" if parts else ""
-        raise UserError(f"task '{task.name}': split '{split}' has no rows{whole_ones}")
+        raise task.refusal(f"split '{split}' has no rows{whole_ones}")
     indices, texts, all_labels = map(np.concatenate, zip(*parts, strict=True))
     return Rows(rows, indices, texts, all_labels, list(codes))
 
@@ -125,10 +124,9 @@ def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]])
         if rows:
             what = "label" if column in task.label_columns else "text"
             lack = "1 row lacks" if len(rows) == 1 else f"{len(rows):,} rows lack"
-            raise UserError(
-                f"task '{task.name}': {lack} a {what} in column '{column}' of split '{split}', "
-                f"the first is row {rows[0] + 1:,}; fill them in, or set drop_missing=True to "
-                "leave them out"
+            raise task.refusal(
+                f"{lack} a {what} in column '{column}' of split '{split}', the first is row "
+                f"{rows[0] + 1:,}; fill them in, or set drop_missing=True to leave them out"
             )
 
 
@@ -153,8 +151,8 @@ def _one_value_a_row(
     for row, value in enumerate(values):
         what, remedy = _REMEDIES.get(type(value), ("", ""))
         if what:
-            raise UserError(
-                f"task '{task.name}': row {first + row + 1:,} of split '{split}' has {what} in "
+            raise task.refusal(
+                f"row {first + row + 1:,} of split '{split}' has {what} in "
                 f"column '{name}', {str(value)[:SHOWN]}; "
                 + (remedy if is_text or isinstance(value, bytes) else _ONE_LABEL)
             )
@@ -203,9 +201,8 @@ def _numbers(task: Task, values: Sequence[Any]) -> Labels:
         if not np.isfinite(numbers).all():
             raise ValueError("nan or infinite")
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"task '{task.name}': metric '{task.metric}' needs numbers in column '{task.label}' "
-            f"({error})"
+        raise task.refusal(
+            f"metric '{task.metric}' needs numbers in column '{task.label}' ({error})"
         ) from error
     return numbers
 
@@ -221,8 +218,8 @@ def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
     flags = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
     present = [flags.get(str(value).strip()) for value in row]
     if None in present:
-        raise UserError(
-            f"task '{task.name}': column '{task.label[present.index(None)]}' has "
+        raise task.refusal(
+            f"column '{task.label[present.index(None)]}' has "
             f"{str(row[present.index(None)])[:SHOWN]!r}; the column of a label has 1 and 0 alone"
         )
     return tuple(sorted(name for name, is_1 in zip(task.label, present, strict=True) if is_1))
@@ -243,7 +240,7 @@ def _listed(task: Task, text: str) -> list[Any]:
     else:
         if not _TORN.fullmatch(text):
             return text.split(task.separator)
-    raise UserError(
-        f"task '{task.name}': column '{task.label}' has {text[:SHOWN]!r}, which is no list of "
-        f"labels as JSON or Python write it; write it so, or labels with {task.separator!r} between"
+    raise task.refusal(
+        f"column '{task.label}' has {text[:SHOWN]!r}, which is no list of labels as JSON or Python "
+        f"write it; write it so, or labels with {task.separator!r} between"
     )

@@ -251,6 +251,10 @@ class Task(Checked):
         """The text columns."""
         return (self.text,) if isinstance(self.text, str) else self.text
 
+    def refusal(self, problem: str) -> UserError:
+        """Error that names the task."""
+        return UserError(f"task '{self.name}': {problem}")
+
     @property
     def label_columns(self) -> tuple[str, ...]:
         """The columns of the labels."""
@@ -322,7 +326,7 @@ class LabelledText:
         return digest.hexdigest()[:16]
 
 
-def dataset_of(rows: Rows, text: str | tuple[str, str] = "text") -> Dataset:
+def dataset_of(rows: Rows, text: str | tuple[str, str]) -> Dataset:
     """Rows in memory as a data set; texts alone are its column `text`. Raises UserError for what is
     neither."""
     try:

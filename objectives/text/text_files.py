@@ -208,7 +208,7 @@ def _without_view(kind: Any) -> Any:
     return Value(kind.dtype.removesuffix("_view")) if isinstance(kind, Value) else kind
 
 
-def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str] = ()) -> str:
+def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str]) -> str:
     """'"' if quotes enclose the fields of a CSV; nothing if they are signs of its text; else
     UserError."""
     # Nothing: most do not enclose, or in lines with tabs some, and every line is a row without

@@ -1,34 +1,45 @@
-"""Train weights on a loss of batches: steps of AdamW, a checkpoint to go on from, a curve."""
+"""Train weights on a loss of batches: steps of AdamW, a checkpoint to go on from, a curve. So do
+cells, and the students of general distillation, TinyBERT's first phase (Jiao et al. 2020)."""
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import BertForSequenceClassification
 
+from objectives.cache import content_key
 from objectives.checkpoint import read_checkpoint, write_checkpoint
+from objectives.device import matmul_dtype
+from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.search_method import CurvePoint
 from objectives.text.data import Batch, Split
+from objectives.training.losses import intermediate_loss
 from objectives.training.optimisation import PopulationOptimizer
+from objectives.training.population import Population, Trace
+from objectives.training.teacher_states import RunTeacher
 
 _POINTS = 100
 """Rows of a learning curve, at most."""
-
-
 _LOSSES = "losses"
+_CURVE, _CHECKPOINT = "curve.json", "checkpoint.safetensors"
+_Model = TypeVar("_Model")
+_EVERY = 500  # steps of a general distillation from one checkpoint to the next
 
 
-class FittingRows(Protocol):
-    """The rows and the device that a training needs of a problem."""
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Rows without a task."""
 
-    @property
-    def train(self) -> Split: ...
-    @property
-    def device(self) -> str: ...
+    train: Split
+    device: str
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:
@@ -36,13 +47,13 @@ def trainable(module: nn.Module) -> dict[str, Tensor]:
     return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
 
 
-def steps_of(problem: FittingRows, epochs: float, batch_size: int) -> int:
+def steps_of(problem: Problem | Text, epochs: float, batch_size: int) -> int:
     """The steps of this many passes over the train rows, one at least."""
     return max(1, round(epochs * len(problem.train) / batch_size))
 
 
 def train_cells(
-    problem: FittingRows,
+    problem: Problem | Text,
     weights: Mapping[str, Tensor],
     loss: Callable[[Batch, int], Tensor],
     *,
@@ -69,9 +80,8 @@ def train_cells(
     done = len(losses)
     every = every or math.ceil(len(problem.train) / batch_size)
     progress.begin(stage, steps, done)
-    for of_step in training_steps(
-        problem, weights, loss, optimizer, range(done, steps), batch_size=batch_size, seed=seed
-    ):
+    batches = problem.train.shuffled(batch_size, seed, problem.device, first=done)
+    for of_step in training_steps(batches, weights, loss, optimizer, range(done, steps)):
         progress.advance()
         losses.append(of_step)
         if checkpoint and len(losses) % every == 0 and bool(of_step.isfinite()):
@@ -81,24 +91,52 @@ def train_cells(
 
 
 def training_steps(
-    problem: FittingRows,
+    batches: Iterator[Batch],
     weights: Mapping[str, Tensor],
     loss: Callable[[Batch, int], Tensor],
     optimizer: PopulationOptimizer,
     steps: range,
-    *,
-    batch_size: int,
-    seed: int,
 ) -> Iterator[Tensor]:
     """Make each of these steps of a training, which count from 0, when its loss is asked for: a
     scalar, detached. In between weights and optimiser stay as they are."""
-    batches = problem.train.shuffled(batch_size, seed, problem.device, first=steps.start)
     for step, batch in zip(steps, batches, strict=False):
         of_step = loss(batch, step + 1)
         of_step.backward()
         nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
         optimizer.step()
         yield of_step.detach()
+
+
+class Shared(NamedTuple, Generic[_Model]):
+    """A model that all trials of a run share, and the curve of its training."""
+
+    model: _Model
+    curve: Sequence[CurvePoint]
+
+
+def trained_once(
+    problem: Problem,
+    name: str,
+    ingredients: Mapping[str, object],
+    file: str,
+    train: Callable[[Path], tuple[Mapping[str, Tensor], Sequence[CurvePoint]]],
+    load: Callable[[Mapping[str, Tensor]], _Model],
+) -> Shared[_Model]:
+    """The model of a run: trained if the run has none, read once a launch."""
+    # `ingredients` are all that decides it beside the problem, as JSON. `train` gives the weights
+    # that `file` keeps, and goes on from a checkpoint, which outlives a kill; `load` makes the
+    # model of them.
+
+    def make(folder: Path, begun: Path) -> None:
+        weights, curve = train(begun / _CHECKPOINT)
+        save_file({n: weight.contiguous() for n, weight in weights.items()}, folder / file)
+        (folder / _CURVE).write_text(json.dumps(curve))
+
+    def read() -> Shared[_Model]:
+        folder = problem.cached(name, ingredients, make)
+        return Shared(load(load_file(folder / file)), json.loads((folder / _CURVE).read_text()))
+
+    return problem.once((name, content_key(ingredients)), read)
 
 
 def curve_of(stage: str, losses: list[Tensor]) -> list[CurvePoint]:
@@ -110,3 +148,27 @@ def curve_of(stage: str, losses: list[Tensor]) -> list[CurvePoint]:
         {"stage": stage, "step": step, "loss": sum(part) / len(part)}
         for step, part in zip(accumulate(map(len, parts)), parts, strict=True)
     ]
+
+
+def distil_states(
+    student: BertForSequenceClassification,
+    teacher: BertForSequenceClassification,
+    text: Text,
+    **training: Any,
+) -> list[CurvePoint]:
+    """Train the layers of a student of the teacher's width on `intermediate_loss`, as `training`
+    says to `train_cells`; returns the learning curve."""
+    dtype, heads = matmul_dtype("auto", text.device), student.config.num_attention_heads
+    population, asked = Population.of([student], dtype), RunTeacher(teacher, dtype)
+    every_head = torch.arange(heads)[None].to(text.device), torch.ones(1, heads).to(text.device)
+
+    def loss(batch: Batch, _: int) -> Tensor:
+        trace, wanted = Trace(), asked.run(batch, with_scores=True)
+        population.logits(batch, trace=trace)
+        alike = [every_head] * student.config.num_hidden_layers
+        return intermediate_loss(trace, wanted, batch.attention_mask, alike, {}).sum()
+
+    weights = {n: w for n, w in population.weights.items() if n.startswith("bert.encoder.")}
+    curve = train_cells(text, weights, loss, seed=0, stage="distil", every=_EVERY, **training)
+    student.load_state_dict(population.slot(0))
+    return curve

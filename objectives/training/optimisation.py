@@ -142,6 +142,12 @@ class PopulationOptimizer:
         self._optimizer.step()
         self.drop_gradients()
 
+    def learn(self, losses: Tensor) -> dict[str, Tensor]:
+        """Make the step against these losses at this rate; what they were, "loss"."""
+        losses.sum().backward()
+        self.move()
+        return {"loss": losses.detach()}
+
     def drop_gradients(self) -> None:
         for weight in self._weights.values():
             weight.grad = None

@@ -47,6 +47,21 @@ class Trace:
 
 
 @dataclass(frozen=True, eq=False)
+class _Pass:
+    """A forward pass, for the layers that it goes through."""
+
+    sequences: int
+    unseen: Tensor
+    """Bias of the scores, (N, 1, 1, S): -inf at padding."""
+    masks: Mapping[str, Tensor]
+    """Of each sequence, (K, B, layers, *units_of) of each space."""
+    trace: Trace | None = None
+
+    def mask(self, space: str, layer: int) -> Tensor | None:
+        return self.masks[space][:, :, layer] if space in self.masks else None
+
+
+@dataclass(frozen=True, eq=False)
 class Population:
     """The weights of K students, padded to the widest (see `fusing`), and their common forward
     pass."""
@@ -169,16 +184,14 @@ class Population:
         B, S = batch.input_ids.shape
         hidden_KTD = self.embedded(batch).flatten(1, 2)
         unseen_N11S = self._unseen(batch.attention_mask, hidden_KTD.dtype)
+        at = _Pass(B, unseen_N11S, masks, trace)
         # The classifier reads the first position only; a trace wants all.
         last = max((n for n, widths in enumerate(self.padded) if widths.layers), default=None)
         for number, (letter, layer) in enumerate(self.sublayers):
-            of_layer = {space: mask[:, :, layer] for space, mask in masks.items()}
             if trace is not None and number % 2 == 0:
                 trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
             first_only = trace is None and (letter, layer) == ("s", last)
-            hidden_KTD = self._sublayer(
-                letter, layer, hidden_KTD, unseen_N11S, of_layer, trace, first_only=first_only
-            )
+            hidden_KTD = self._sublayer(letter, layer, hidden_KTD, at, first_only=first_only)
         if trace is not None:
             trace.hidden.append(hidden_KTD.unflatten(1, (B, S)))
         if trace is not None or last is None:
@@ -186,23 +199,15 @@ class Population:
         return self._classified(hidden_KTD)
 
     def _sublayer(
-        self,
-        letter: str,
-        layer: int,
-        hidden_KTD: Tensor,
-        unseen_N11S: Tensor,
-        masks: Mapping[str, Tensor],
-        trace: Trace | None = None,
-        *,
-        first_only: bool = False,
+        self, letter: str, layer: int, hidden_KTD: Tensor, at: _Pass, *, first_only: bool = False
     ) -> Tensor:
         """Output of the attention or the FFN of a layer, mixed with its input by the mask of the
         layer."""
         # The FFN takes first positions alone, too.
-        sequences, mask_KB = len(unseen_N11S) // self.size, None
+        trace, mask_KB = at.trace, at.mask("layers", layer)
         present = [widths[layer].layers for widths in self.widths]
-        if "layers" in masks:
-            mask_KB = masks["layers"].squeeze(-1)
+        if mask_KB is not None:
+            mask_KB = mask_KB.squeeze(-1)
         elif not all(present):
             mask_KB = _present(tuple(present), str(hidden_KTD.device))
         if trace is not None and letter == "s":
@@ -212,16 +217,14 @@ class Population:
                 trace.scores.append(None)
             return hidden_KTD
         if letter == "f":
-            given_KTD = self._feed_forward(layer, hidden_KTD, masks, sequences)
+            given_KTD = self._feed_forward(layer, hidden_KTD, at)
         else:
-            given_KTD = self._attention(
-                layer, hidden_KTD, unseen_N11S, masks, trace, first_only=first_only
-            )
+            given_KTD = self._attention(layer, hidden_KTD, at, first_only=first_only)
         if mask_KB is None:
             return given_KTD
-        entered_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
+        entered_KTD = _first(hidden_KTD, at.sequences) if first_only else hidden_KTD
         entered_KBSD, given_KBSD = (
-            states.unflatten(1, (sequences, -1)) for states in (entered_KTD, given_KTD)
+            states.unflatten(1, (at.sequences, -1)) for states in (entered_KTD, given_KTD)
         )
         share_KB11 = mask_KB[..., None, None].to(given_KTD.dtype)
         return torch.lerp(entered_KBSD, given_KBSD, share_KB11).flatten(1, 2)
@@ -242,12 +245,12 @@ class Population:
         sequences = len(attended_BS)
         with autocast(self.matmul_dtype, attended_BS.device.type):
             students = replace(self, weights=rounded_weights(self.weights, self.rounding, layers))
-            unseen_N11S = self._unseen(attended_BS, hidden_KBSD.dtype)
+            at = _Pass(sequences, self._unseen(attended_BS, hidden_KBSD.dtype), {})
             states = [hidden_KBSD]
             for layer in layers:
                 given_KTD = states[-1].flatten(1, 2)
                 for letter in "sf":
-                    given_KTD = students._sublayer(letter, layer, given_KTD, unseen_N11S, {})
+                    given_KTD = students._sublayer(letter, layer, given_KTD, at)
                 states.append(given_KTD.unflatten(1, (sequences, -1)))
             if len(self.padded) - 1 not in layers:
                 return states, None
@@ -267,22 +270,13 @@ class Population:
         pooled_KBD = self.pooler_activation(self._linear("bert.pooler.dense", first_KBD))
         return self._linear("classifier", pooled_KBD)
 
-    def _attention(
-        self,
-        layer: int,
-        hidden_KTD: Tensor,
-        unseen_N11S: Tensor,
-        masks: Mapping[str, Tensor],
-        trace: Trace | None = None,
-        *,
-        first_only: bool = False,
-    ) -> Tensor:
+    def _attention(self, layer: int, hidden_KTD: Tensor, at: _Pass, *, first_only: bool) -> Tensor:
         """(K, T, D); (K, B, D) if only what each first position attends to is wanted."""
         name = f"bert.encoder.layer.{layer}.attention."
-        heads, sequences = self.padded[layer].heads, len(unseen_N11S) // self.size
+        heads, sequences, trace = self.padded[layer].heads, at.sequences, at.trace
         residual_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
         if heads:
-            read = self._inputs(name + "self.", hidden_KTD, sequences, masks)
+            read = self._inputs(name + "self.", layer, hidden_KTD, at)
             if first_only:
                 read[name + "self.query"] = _first(read[name + "self.query"], sequences)
             query, key, value = (
@@ -292,11 +286,11 @@ class Population:
                 .flatten(0, 1)
                 for projection, inputs in read.items()
             )
-            query, value = _masked(query, masks.get("qk")), _masked(value, masks.get("v"))
+            query, value = _masked(query, at.mask("qk", layer)), _masked(value, at.mask("v", layer))
             query, key, value = (
                 rounded_products(factor, self.rounding, layer) for factor in (query, key, value)
             )
-            added_NHQS = unseen_N11S
+            added_NHQS = unseen_N11S = at.unseen
             bias_KHU = self.weights.get(name + "self.position_bias.weight")
             if bias_KHU is not None:
                 # Frozen, as positions are in the embeddings: a CPU has no fast attention for a
@@ -323,7 +317,7 @@ class Population:
                 self.head_dim**-0.5,
                 rounded,
             )
-            context_NSHP = _masked(context_NHSP.transpose(1, 2), masks.get("heads"))
+            context_NSHP = _masked(context_NHSP.transpose(1, 2), at.mask("heads", layer))
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
             context_KTV = rounded_activations(context_KTV, self.rounding, layer)
             attended = self._linear(name + "output.dense", context_KTV)
@@ -333,16 +327,14 @@ class Population:
                 trace.scores.append(None)
         return self._norm(name + "output.LayerNorm", attended + residual_KTD)
 
-    def _inputs(
-        self, name: str, hidden_KTD: Tensor, sequences: int, masks: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def _inputs(self, name: str, layer: int, hidden_KTD: Tensor, at: _Pass) -> dict[str, Tensor]:
         """Inputs of Q, K and V of a layer: names of the projections to (K, T, D or I)."""
         if self.matmul_dtype == torch.bfloat16:
             hidden_KTD = hidden_KTD.bfloat16()  # once for all three
         read = [hidden_KTD]
-        mask_KBRD = masks.get("input_qkv", masks.get("input"))
+        mask_KBRD = at.mask("input_qkv" if "input_qkv" in at.masks else "input", layer)
         if mask_KBRD is not None:
-            hidden_KBSD = hidden_KTD.unflatten(1, (sequences, -1))
+            hidden_KBSD = hidden_KTD.unflatten(1, (at.sequences, -1))
             read = [
                 (hidden_KBSD * mask_KBD[:, :, None]).flatten(1, 2)
                 for mask_KBD in mask_KBRD.unbind(2)
@@ -355,15 +347,13 @@ class Population:
                 inputs[name] = functional.pad(inputs[name], (0, 1)).gather(-1, places_KTI)
         return inputs
 
-    def _feed_forward(
-        self, layer: int, hidden_KTD: Tensor, masks: Mapping[str, Tensor], sequences: int
-    ) -> Tensor:
+    def _feed_forward(self, layer: int, hidden_KTD: Tensor, at: _Pass) -> Tensor:
         name = f"bert.encoder.layer.{layer}."
         if self.padded[layer].ffn:
             entering_KTD = rounded_activations(hidden_KTD, self.rounding, layer)
             up_KTF = self.activation(self._linear(name + "intermediate.dense", entering_KTD))
-            if (mask_KBF := masks.get("ffn")) is not None:
-                up_KBSF = up_KTF.unflatten(1, (sequences, -1)) * mask_KBF[:, :, None]
+            if (mask_KBF := at.mask("ffn", layer)) is not None:
+                up_KBSF = up_KTF.unflatten(1, (at.sequences, -1)) * mask_KBF[:, :, None]
                 up_KTF = up_KBSF.flatten(1, 2)
             up_KTF = rounded_activations(up_KTF, self.rounding, layer)
             fed = self._linear(name + "output.dense", up_KTF)

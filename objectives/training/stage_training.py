@@ -83,10 +83,7 @@ class StageTraining:
     def _made(self, inputs: Tensors) -> Tensors:
         """Make the step of a batch, and of masks by space, at the rates that are set."""
         batch, masks = batch_and_masks(inputs)
-        loss = self.loss(self.population, batch, masks)
-        loss.sum().backward()
-        self.optimizer.move()
-        return {"loss": loss.detach()}
+        return self.optimizer.learn(self.loss(self.population, batch, masks))
 
     def mask_gradients(
         self, batch: Batch, masks: Masks, loss: Callable[[Tensor, Batch], Tensor]

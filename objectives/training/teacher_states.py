@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -89,7 +88,11 @@ def _read_or_written(
         if states is None:
             if 2 * int(np.prod(shape)) > shutil.disk_usage(problem.cache).free // 2:
                 return None
-            run.write(file, shape, problem.train, progress)
+            header = {"descr": "<f2", "fortran_order": False, "shape": shape}
+            with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
+                np.lib.format.write_array_header_2_0(stream, header)
+                for rows in run.states_of(problem.train, "cpu", progress):
+                    stream.write(rows.numpy().tobytes())
             states = read_array(file, shape, np.float16, progress.note, mapped=True)
             assert states is not None, f"{file} was written and is not there"
     return torch.from_numpy(states)
@@ -149,14 +152,6 @@ class RunTeacher:
             states = torch.stack([hidden[0] for hidden in trace.hidden], dim=2)
             yield states[batch.attention_mask].half()
             progress.advance()
-
-    def write(self, file: Path, shape: tuple[int, ...], train: Split, progress: Progress) -> None:
-        """Write the states of every row in this order."""
-        header = {"descr": "<f2", "fortran_order": False, "shape": shape}
-        with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
-            np.lib.format.write_array_header_2_0(stream, header)
-            for rows in self.states_of(train, "cpu", progress):
-                stream.write(rows.numpy().tobytes())
 
 
 @dataclass(frozen=True, eq=False)

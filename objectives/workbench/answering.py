@@ -20,7 +20,7 @@ from scipy.special import logit
 from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
 
-from objectives.device import to_device
+from objectives.device import frozen
 from objectives.errors import SHOWN, UserError, a_few, did_you_mean
 from objectives.measures.measured import measured_costs
 from objectives.problem import Words
@@ -72,7 +72,6 @@ class _Member(NamedTuple):
     """A classifier of several."""
 
     model: Reading
-    tokenizer: PreTrainedTokenizerBase
     order: Sequence[int]
     """For each label of the task its output."""
 
@@ -92,8 +91,8 @@ class ClassifierAnswers(Answering):
 
     def answer(self, split: Split, rows: Examples) -> Tensor:
         each = []
-        for model, tokenizer, order in self.members:
-            tokens = tokens_of(rows, split.role, tokenizer, self.max_length, split.truncation)
+        for model, order in self.members:
+            tokens = tokens_of(rows, split.role, model.tokenizer, self.max_length, split.truncation)
             logits = kept_logits(model, tokens, session=self.session)  # type: ignore[arg-type]
             each.append(logits[:, list(order)])
         if len(each) == 1:
@@ -114,7 +113,8 @@ class ClassifierAnswers(Answering):
 
     def words(self) -> Words:
         """Embeddings of the first member."""
-        (model, tokenizer, _), *_ = self.members
+        (model, _), *_ = self.members
+        tokenizer = model.tokenizer
         types = tokenizer("a", "b").get("token_type_ids") or [0]
         longest = getattr(model.config, "max_position_embeddings", None) or 0
         return Words.of(
@@ -129,11 +129,7 @@ class ClassifierAnswers(Answering):
 
 
 def load_classifiers(
-    teacher: Teacher,
-    text: LabelledText,
-    max_length: int,
-    session: Session,
-    truncation: Truncation = "head",
+    teacher: Teacher, text: LabelledText, task: Task, session: Session
 ) -> ClassifierAnswers:
     """The checkpoints of a teacher, each fine-tuned if it has no classifier."""
     members = []
@@ -143,18 +139,18 @@ def load_classifiers(
         def load(folder: str, tokenizer: PreTrainedTokenizerBase = tokenizer) -> _Member:
             with torch.random.fork_rng(devices=[]):  # making a model draws numbers
                 model = Checkpoint(folder).load_classifier()
-            model.eval().requires_grad_(False)
             order = Checkpoint(folder).label_order(text.label_names, several=text.several)
-            return _Member(to_device(Reading(model, tokenizer), session.device), tokenizer, order)
+            return _Member(frozen(Reading(model, tokenizer), session.device), order)
 
         if checkpoint.has_classifier:
             members.append(load(checkpoint.name))
         else:
-            train = tokens_of(text.roles["train"], "train", tokenizer, max_length, truncation)
+            cut = task.max_length, task.truncation
+            train = tokens_of(text.roles["train"], "train", tokenizer, *cut)
             members.append(fine_tuned(teacher, checkpoint, text, train, load, session=session))
     several = text.several
     names = named_outputs(teacher.models, text.label_names, several=several)
-    return ClassifierAnswers(members, names, several, max_length, session)
+    return ClassifierAnswers(members, names, several, task.max_length, session)
 
 
 def tokens_of(

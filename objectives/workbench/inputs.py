@@ -116,10 +116,7 @@ class Inputs:
         if self.given is not None:
             return self.given
         if self.only_answers:
-            task = self.task
-            return load_classifiers(
-                self.teacher, self.text, task.max_length, session, task.truncation
-            )
+            return load_classifiers(self.teacher, self.text, self.task, session)
         model = load_teacher(self.teacher, self.text, train, session=session, fine_tune=fine_tune)
         return BertAnswers(model, session)
 
@@ -277,9 +274,9 @@ def _classes_of(teacher: Teacher, task: Task) -> list[str]:
     names = checkpoint.outputs if checkpoint.has_classifier else []
     if len(names) < 2:
         kind = "gives a number" if names else "has no classifier yet"
-        raise UserError(
-            f"task '{task.name}': metric 'agreement' compares classes with the teacher's, but "
-            f"'{checkpoint.name}' {kind}; use a fine-tuned classifier, or a metric with labels"
+        raise task.refusal(
+            f"metric 'agreement' compares classes with the teacher's, but '{checkpoint.name}' "
+            f"{kind}; use a fine-tuned classifier, or a metric with labels"
         )
     return names
 

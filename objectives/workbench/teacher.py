@@ -20,6 +20,7 @@ from objectives.combining.members import CONFIDENCE
 from objectives.device import (
     Precision,
     autocast,
+    frozen,
     is_recording,
     matmul_dtype,
     out_of_memory,
@@ -42,12 +43,7 @@ from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert.adapters import ADAPTERS, as_bert
 from objectives.students.bert.exporting import save_model
-from objectives.students.bert.pretrained import (
-    SEVERAL,
-    Checkpoint,
-    named_outputs,
-    take_outputs,
-)
+from objectives.students.bert.pretrained import SEVERAL, Checkpoint, named_outputs, take_outputs
 from objectives.text.data import INPUTS, Split
 from objectives.text.task import LabelledText
 from objectives.training.losses import task_loss
@@ -345,9 +341,7 @@ def load_frozen(folder: str, device: str) -> BertForSequenceClassification:
     """A checkpoint as a BERT in evaluation mode; without a classifier it gets one that knows
     nothing."""
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
-        model = as_bert(Checkpoint(folder).load_classifier())
-    model.eval().requires_grad_(False)
-    return to_device(model, device)
+        return frozen(as_bert(Checkpoint(folder).load_classifier()), device)
 
 
 class Reading(nn.Module):
@@ -415,10 +409,7 @@ def trained(
         def made(inputs: Tensors) -> Tensors:
             with autocast(dtype, device):
                 logits = reading(**{name: inputs[name] for name in INPUTS}).logits.float()
-            loss = task_loss(logits[None], inputs["labels"]).sum()
-            loss.backward()
-            optimizer.move()
-            return {"loss": loss.detach()}
+            return optimizer.learn(task_loss(logits[None], inputs["labels"]))
 
         progress.begin("fine-tune the teacher", steps)
         batches = islice(train.shuffled(teacher.batch_size, seed, device), steps)

@@ -175,7 +175,17 @@ def prepare(
         name: prepare(extra, session, engine=engine, objective=objective, fidelity=fidelity)
         for name, extra in inputs.beside.items()
     }
-    splits, notes = _rows(inputs, session)
+    notes: list[str] = []
+
+    def note(*lines: str | None) -> None:
+        for line in filter(None, lines):
+            session.progress.note(line)
+            notes.append(line)
+
+    splits = {role: inputs.split(role) for role in ROLES}
+    check_tokens(inputs, splits.values())
+    of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
+    note(*inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
     answering = inputs.answering(splits["train"], session)
     bert = answering.bert
     answers = {
@@ -187,8 +197,8 @@ def prepare(
     labelled = splits["train"]
     train, texts, alpha = rows_of_students(inputs, splits, fidelity, session)
     student = _student(inputs, bert, session)
-    of_teacher, counted, flops = _costs(
-        inputs, answering, bert, student, session, cost, engine, latency_batch, spaces
+    sizes, counted, flops = _costs(
+        inputs, answering, student, session, cost, engine, latency_batch, spaces
     )
     start = bert or student
     judging = {role: splits[role] for role in JUDGING}
@@ -198,22 +208,15 @@ def prepare(
     labels = tuple(inputs.text.label_names) if inputs.task.own_thresholds else ()
     for role, logits in {**answers, **served}.items():
         check_answers(inputs.teacher, logits, inputs.text.roles[role].texts)
-    unpruned = score_of(served, answers, judging, inputs.task.metric, labels, **of_teacher)
-    weak = weak_teacher_note(
-        inputs.teacher,
-        inputs.task.metric,
-        unpruned.metric,
-        unpruned.interval,
-        splits["select"].labels,
-        len(inputs.text.label_names),
-    )
-    few = None
+    unpruned = score_of(served, answers, judging, inputs.task.metric, labels, **sizes)
     if inputs.student_layers is not None:
-        few = (
+        note(
             f"students of layers {inputs.student_layers} begin at a ratio of "
             f"{counted.cost.full / counted.full:.3g}: a larger target_ratio cannot be met"
         )
-    notes += _log(session, few, weak)
+    worth_of_teacher = inputs.task.metric, unpruned.metric, unpruned.interval
+    selected = splits["select"].labels, len(inputs.text.label_names)
+    note(weak_teacher_note(inputs.teacher, *worth_of_teacher, *selected))
     judged = served
     if labels:
         judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)
@@ -221,9 +224,7 @@ def prepare(
     if inputs.task.labelled:
         of_words = answers_of_words(inputs.task, inputs.text, session)
         pair = judged["select"], of_words["select"]
-        notes += _log(
-            session, words_note(inputs.teacher, inputs.task.metric, splits["select"], *pair)
-        )
+        note(words_note(inputs.teacher, inputs.task.metric, splits["select"], *pair))
         words = worth_of_words(inputs.task, inputs.text, of_words)
     teacher_logits = answering.answer(train, texts)
     check_answers(inputs.teacher, teacher_logits, texts.texts)
@@ -272,7 +273,7 @@ def prepare(
         flops=Flops(counted.cost.shape, inputs.seq_len),
         flops_full=int(flops.full),
         labels=labels,
-        notes=(*notes, *(f"{name}: {note}" for name, b in beside.items() for note in b.notes)),
+        notes=(*notes, *(f"{name}: {line}" for name, b in beside.items() for line in b.notes)),
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,
     )
@@ -298,22 +299,6 @@ def _solve_classifier(
     student.classifier.bias.copy_(wanted.mean(0) - middle @ weight)
 
 
-def _rows(inputs: Inputs, session: Session) -> tuple[dict[str, Split], list[str]]:
-    """The rows of each role as tokens, and what a user should know of them."""
-    splits = {role: inputs.split(role) for role in ROLES}
-    check_tokens(inputs, splits.values())
-    of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
-    return splits, _log(session, *inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
-
-
-def _log(session: Session, *notes: str | None) -> list[str]:
-    """The notes that there are, told to the user."""
-    present = [note for note in notes if note is not None]
-    for note in present:
-        session.progress.note(note)
-    return present
-
-
 def _student(
     inputs: Inputs, bert: BertForSequenceClassification | None, session: Session
 ) -> BertForSequenceClassification | None:
@@ -335,7 +320,6 @@ def _student(
 def _costs(
     inputs: Inputs,
     answering: Answering,
-    bert: BertForSequenceClassification | None,
     student: BertForSequenceClassification | None,
     session: Session,
     cost: CostName,
@@ -345,7 +329,7 @@ def _costs(
 ) -> tuple[dict[str, Any], Budget, Budget]:
     """Costs of the teacher for a `Score`, and budgets of the student: the study's, and of FLOPs."""
     # Costs of a teacher that are not known are those of ratio 1, whose widths they are.
-    seq_len = inputs.seq_len
+    seq_len, bert = inputs.seq_len, answering.bert
     costs: dict[str, float] = dict(answering.costs(seq_len))
 
     def cost_of(model: BertForSequenceClassification) -> Cost:

@@ -1,14 +1,12 @@
 """Models of a run that may be deployed: written for onnxruntime, timed from text to label,
 scored."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from objectives.combining.cascade import Cascade
 from objectives.combining.members import GateRows, Member, at_least
 from objectives.delivery import deployed
 from objectives.delivery.bench import UNPRUNED, timings_of
+from objectives.delivery.classify import Classifier
 from objectives.delivery.exported import load_model
 from objectives.delivery.reference import write_reference
 from objectives.delivery.timings import Bench, with_comparisons
@@ -33,9 +32,6 @@ from reports.exporting.deployed_card import Deployed, deployed_card, named
 from reports.exporting.export import export, new_folder
 from reports.model_folders import model_folder
 from reports.speed import keep_speeds
-
-if TYPE_CHECKING:
-    from objectives.delivery.classify import Classifier  # needs onnxruntime
 
 Say = Callable[[str], None]
 _TIMED = 100  # texts of the selection split that are timed
@@ -87,8 +83,6 @@ class Candidates:
 
     def classifier(self, number: int | None, engine: str, threads: int = 1) -> Classifier:
         """Open a model that was written."""
-        from objectives.delivery.classify import Classifier
-
         return Classifier(self.folder(number, engine), threads)
 
     def judged(
@@ -239,8 +233,6 @@ class Candidates:
 
     def _measured(self, folder: Path, out: Path, found: Cascade, rows: GateRows) -> Deployed:
         """Measure times and held-out answers of the folder, which will be moved to `out`."""
-        from objectives.delivery.classify import Classifier
-
         texts = deployed.texts_of(self.inputs, "heldout")
         opened = [Classifier(folder), *(self.classifier(None, engine) for engine in self.engines)]
         times = deployed.text_to_label(opened, texts[: 2 * _TIMED], say=self.say)

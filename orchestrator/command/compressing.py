@@ -18,8 +18,7 @@ from rich.console import Console
 
 from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of, spread
-from objectives.combining.gate import needed_rows
-from objectives.combining.members import GateRows, Member
+from objectives.combining.members import GateRows, Member, enough
 from objectives.device import choose_device
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few, spelled
@@ -288,7 +287,7 @@ def _check_reach(study: Study, inputs: Inputs, texts: int, gate: Gate, take_near
     """Raise RunError if no model can pass the gate, or if the labels have fewer classes than the
     model."""
     gated = gate.name != "max_ms" and not take_nearest
-    if gated and needed_rows(gate.aim, planning.RoleSizes.of(texts).vouching) is None:
+    if gated and enough(gate.aim, planning.RoleSizes.of(texts).vouching) is None:
         more = planning.more_texts(1.0, gate.aim, texts)
         raise RunError(
             f"{texts} texts are too few to say with 95% confidence that any model passes this gate "

@@ -22,7 +22,7 @@ from objectives.students.bert.exporting import save_model, save_tokenizer
 from objectives.students.bert.student import check_layers, keep_layers
 from objectives.text.task import Examples, tokenise
 from objectives.text.text_files import TextFile
-from objectives.training.general import Text, distil_states
+from objectives.training.fitting import Text, distil_states
 from objectives.workbench.teacher import load_frozen
 from orchestrator.errors import RunError
 from orchestrator.terminal import say

@@ -13,7 +13,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from objectives.combining.gate import needed_rows, vouching
+from objectives.combining.gate import vouching
+from objectives.combining.members import enough
 from objectives.measures.evaluate import predict
 from objectives.methods.cells.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
@@ -143,7 +144,7 @@ def more_texts(reached: float, share: float, texts: int) -> int | None:
     do."""
     for more in (int(texts * 1.1**power) for power in range(1, 60)):
         rows = RoleSizes.of(more).vouching
-        needed = needed_rows(share, rows)
+        needed = enough(share, rows)
         if needed is not None and needed <= reached * rows:
             return more - texts
     return None

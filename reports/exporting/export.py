@@ -147,7 +147,7 @@ def new_folder(out: Path, *, replace: bool = False) -> Iterator[Path]:
 
 def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> list[str]:
     """Write ONNX in float32 and in the given bits; returns a note on the loss of each."""
-    from objectives.delivery.deployed import labels_of, stage_of, stage_settings, write_classifier
+    from objectives.delivery.deployed import write_single
     from objectives.delivery.exported import load_model, score_onnx
     from objectives.engines.onnx_model import write_int4, write_int8, write_onnx
     from objectives.students.bert.pretrained import Checkpoint
@@ -179,10 +179,8 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
     if tokenizer.is_fast:
         file = "onnx/model_int8.onnx" if "int8" in inputs else "onnx/model.onnx"
         longest = int(run.definition["task.max_length"])
-        stage = stage_of(
-            folder, file, tokenizer, longest, run.definition.get("task.truncation", "head")
-        )
-        write_classifier(folder, [stage], labels_of(model), **stage_settings(model))
+        truncation = run.definition.get("task.truncation", "head")
+        write_single(folder, file, model, tokenizer, longest, truncation)
         notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes
 

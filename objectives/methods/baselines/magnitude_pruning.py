@@ -20,7 +20,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from objectives.device import to_device
 from objectives.errors import ShareBelowOne, UserError
 from objectives.problem import Problem
 from objectives.pruning.one_shot import ScopedOneShot
@@ -86,7 +85,7 @@ class MagnitudePruning(ScopedOneShot):
         parts = stays.split([weight.numel() for weight, _ in pairs])
         for (weight, _), weights in zip(pairs, parts, strict=True):
             weight.mul_(weights.view_as(weight))
-        return to_device(model, problem.device)
+        return model
 
 
 def weight_scores(problem: Problem, criterion: Criterion) -> dict[str, Tensor]:

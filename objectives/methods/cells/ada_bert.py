@@ -94,7 +94,23 @@ class AdaBert(CellChoice):
                 soft.learn({place: a.grad for place, a in soft.alpha.items() if a.grad is not None})
             for alpha in soft.alpha.values():
                 alpha.grad = None
-            return self._loss(net, soft.weights((step - 1) / steps), batch, problem, probes)
+            weights, said_BLC = soft.weights((step - 1) / steps), probes[batch.rows]
+            mask_BS1 = batch.attention_mask[..., None].float()
+            states = net(batch.inputs, weights, every=True).hidden_states
+            logits = [net.plain.classified(state, mask_BS1) for state in states]
+            each: list[Tensor] = []
+            for cells, logits_BC in enumerate(logits):
+                hinted = [
+                    prediction_loss(
+                        logits[state][None], said_BLC[:, layer], several=problem.train.several
+                    ).sum()
+                    for state, layer in enumerate(probe_layers(cells, said_BLC.shape[1] - 1))
+                ]
+                labels = task_loss(logits_BC[None], batch.labels).sum()
+                each.append((1 - self.hints) * labels + self.hints * torch.stack(hinted).mean())
+            depth = weights["cells"].to(each[0].device)
+            answers: Tensor = depth @ torch.stack(each)
+            return answers + self.flops_weight * self._efficiency(net, weights, problem)
 
         curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         last = soft.temperature(1.0)
@@ -109,32 +125,6 @@ class AdaBert(CellChoice):
         weights are over the choices of each of `space.all_places`."""
         choices, cells = heaviest(self.space, weights, _KEPT, never=()), weights["cells"]
         return {**choices, "cells": max(range(len(cells)), key=cells.__getitem__)}
-
-    def _loss(
-        self,
-        net: SuperNet,
-        weights: Mapping[str, Tensor],
-        batch: Batch,
-        problem: Problem,
-        probes: Tensor,
-    ) -> Tensor:
-        mask_BS1 = batch.attention_mask[..., None].float()
-        states = net(batch.inputs, weights, every=True).hidden_states
-        logits = [net.plain.classified(state, mask_BS1) for state in states]
-        said_BLC = probes[batch.rows]
-        each: list[Tensor] = []
-        for cells, logits_BC in enumerate(logits):
-            hinted = [
-                prediction_loss(
-                    logits[state][None], said_BLC[:, layer], several=problem.train.several
-                ).sum()
-                for state, layer in enumerate(probe_layers(cells, said_BLC.shape[1] - 1))
-            ]
-            labels = task_loss(logits_BC[None], batch.labels).sum()
-            each.append((1 - self.hints) * labels + self.hints * torch.stack(hinted).mean())
-        depth = weights["cells"].to(each[0].device)
-        answers: Tensor = depth @ torch.stack(each)
-        return answers + self.flops_weight * self._efficiency(net, weights, problem)
 
     def _efficiency(self, net: SuperNet, weights: Mapping[str, Tensor], problem: Problem) -> Tensor:
         """L_E: the number of cells over K, times the mean over edges of what their operation has of

@@ -401,8 +401,8 @@ class AutoBertZero(CellChoice):
             return taught_loss(answer, graph, batch, problem, fits, self.hidden_weight)
 
         optimizer = PopulationOptimizer(weights, rates, len(steps), "linear")
-        for of_step in training_steps(
-            problem, weights, loss, optimizer, steps, batch_size=self.batch_size, seed=seed
-        ):
+        first, device = steps.start, problem.device
+        batches = problem.train.shuffled(self.batch_size, seed, device, first=first)
+        for of_step in training_steps(batches, weights, loss, optimizer, steps):
             progress.advance()
             yield of_step

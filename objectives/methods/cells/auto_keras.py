@@ -219,8 +219,6 @@ class AutoKeras(Aimed):
     usual: ClassVar[tuple[str, ...]] = ("conv3", "conv5", "gated", "attention", "max3")
     usual_recurrent: ClassVar[tuple[str, ...]] = ("tanh", "relu", "linear", "gated")
 
-    recurrent: bool = False
-    """Apply the cell token by token: see `CellSearch.recurrent`."""
     width: int = 64
     """D of the first cell, a multiple of 16; a wider one has 2 D, 4 D, and so on."""
     widest: int = 256

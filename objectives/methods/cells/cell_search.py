@@ -217,7 +217,7 @@ class CellSearch(SearchMethod):
                 if taken is None or member.shared is None:
                     student = new_cell(genotype, problem)
                 else:
-                    student = taken.net.extract(member.shared.choices(genotype.graph))
+                    student = taken.model.extract(member.shared.choices(genotype.graph))
                 nodes = genotype.graph.nodes if member.hidden_weight else ()
                 fits = nn.ModuleList(
                     nn.Linear(genotype.width, problem.teacher.config.hidden_size) for _ in nodes

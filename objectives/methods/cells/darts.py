@@ -18,8 +18,6 @@ from objectives.students.cells.graph_space import GraphSpace
 class Darts(SoftSearch):
     """Search by gradient with a softmax for each edge, of first or second order."""
 
-    recurrent: bool = False
-    """Apply the cell token by token: see `CellSearch.recurrent`."""
     cells: int = 1
     """Cells, all alike, that follow one another; with two or more each reads the last two. >= 1; 1
     where they are recurrent."""

@@ -37,8 +37,6 @@ class Enas(Aimed):
 
     usual: ClassVar[tuple[str, ...]] = (IDENTITY, "separable3", "separable5", "max3", "mean3")
 
-    recurrent: bool = False
-    """Apply the cell token by token: see `CellSearch.recurrent`."""
     edges: PositiveInt | None = None
     """Inputs of each node; None: as in the paper 2, or 1 in a recurrent cell. >= 1."""
     rewards: PositiveInt = 100

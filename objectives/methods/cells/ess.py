@@ -13,6 +13,7 @@ A recurrent cell of DARTS makes a new state of the last state and the token. Her
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from objectives.errors import PositiveInt
 from objectives.methods.cells.base.soft_search import EdgeWeights, SoftSearch, heaviest
@@ -25,13 +26,10 @@ from objectives.students.cells.graph_space import GraphSpace
 class Ess(SoftSearch):
     """Search by gradient for a recurrent cell and for what it reads of the tokens before."""
 
+    recurrent: ClassVar[bool] = True  # type: ignore[misc]
+
     window: PositiveInt = 3
     """m: tokens and states before the present ones that are read. >= 1."""
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether cells are applied token by token: all are."""
-        return True
 
     @property
     def space(self) -> GraphSpace:

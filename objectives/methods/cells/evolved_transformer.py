@@ -21,7 +21,6 @@ from torch import Tensor
 from objectives.errors import PositiveFloat, PositiveInt, PositiveShare, UserError, check_ranges
 from objectives.methods.cells.base.choosing import Aimed, ChosenCell
 from objectives.methods.cells.base.learning import loss_of
-from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.evolution import Evolution, EvolutionSettings
@@ -30,7 +29,6 @@ from objectives.students.cells.cell_classifier import CellForSequenceClassificat
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import IDENTITY, NONE, Graph
 from objectives.students.cells.graph_space import GraphSpace
-from objectives.text.data import Batch
 from objectives.training.fitting import curve_of, steps_of, trainable, training_steps
 from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.scoring import all_alpha, answer_score
@@ -117,6 +115,8 @@ class EvolvedTransformer(Aimed):
         *("atrous3", "atrous5", "light3", "light5", "light7"),
     )
 
+    recurrent: ClassVar[bool] = False  # type: ignore[misc]
+
     search_epochs: PositiveFloat = 1.0
     """Passes over the train split of a candidate that reaches every hurdle. > 0."""
     nodes: PositiveInt = 4
@@ -177,12 +177,6 @@ class EvolvedTransformer(Aimed):
         static = dict.fromkeys(evolving, "reading is static") if self.reading == "static" else {}
         return super().idle() | static
 
-    def _steps(self, problem: Problem) -> list[int]:
-        steps_per_part = steps_of(problem, self.search_epochs, self.batch_size) / sum(
-            self.increments
-        )
-        return [max(1, round(steps_per_part * part)) for part in self.increments]
-
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by evolution; the super-net is not trained, candidates begin at its weights."""
         net = self._super_net(problem, seed)
@@ -190,8 +184,24 @@ class EvolvedTransformer(Aimed):
             population=self.population, sample=self.sample, dies="worst", mutation=self.mutation
         )
         strategy = Evolution(self.space.places, seed, settings)
-        hurdles, rows = Hurdles(self._steps(problem)), all_alpha(problem)
+        steps = steps_of(problem, self.search_epochs, self.batch_size) / sum(self.increments)
+        hurdles = Hurdles([max(1, round(steps * part)) for part in self.increments])
+        rows = all_alpha(problem)
         tried: set[Genotype] = set()
+
+        def begun(choices: Mapping[str, Any]) -> _Candidate:
+            student, steps = net.extract(choices), sum(hurdles.increments)
+            weights, rate = trainable(student), [self.learning_rate]
+            optimizer = PopulationOptimizer(weights, rate, steps, "linear")
+            batches = problem.train.shuffled(self.batch_size, seed, problem.device)
+            loss = loss_of(student, problem)
+            training = training_steps(batches, weights, loss, optimizer, range(steps))
+            flops_loss = float(self._flops_loss(net, self.space.one_hot(choices), problem))
+
+            def score() -> float:
+                return answer_score(lambda own: student(**own), rows, problem) - flops_loss
+
+            return _Candidate(choices, student, training, score)
 
         def candidates() -> Iterator[_Candidate]:
             choices: Mapping[str, Any] = self.space.choices(TRANSFORMER)
@@ -201,7 +211,7 @@ class EvolvedTransformer(Aimed):
                     if net.genotype(choices) not in tried:
                         break
                 tried.add(net.genotype(choices))
-                yield self._candidate(net, choices, problem, rows, seed)
+                yield begun(choices)
 
         judged: dict[Genotype, Judged] = {}
         best: list[tuple[float, _Candidate]] = []
@@ -223,32 +233,6 @@ class EvolvedTransformer(Aimed):
             progress.advance()
         _, winner = max(finals, key=itemgetter(0))
         return ChosenCell(net.genotype(winner.choices), curve_of("search", winner.losses))
-
-    def _candidate(
-        self,
-        net: SuperNet,
-        choices: Mapping[str, Any],
-        problem: Problem,
-        rows: Sequence[Batch],
-        seed: int,
-    ) -> "_Candidate":
-        student, steps = net.extract(choices), sum(self._steps(problem))
-        weights, rate = trainable(student), [self.learning_rate]
-        training = training_steps(
-            problem,
-            weights,
-            loss_of(student, problem),
-            PopulationOptimizer(weights, rate, steps, "linear"),
-            range(steps),
-            batch_size=self.batch_size,
-            seed=seed,
-        )
-        flops_loss = float(self._flops_loss(net, self.space.one_hot(choices), problem))
-
-        def score() -> float:
-            return answer_score(lambda own: student(**own), rows, problem) - flops_loss
-
-        return _Candidate(choices, student, training, score)
 
 
 @dataclass(eq=False)

@@ -17,8 +17,6 @@ from objectives.students.cells.graph_space import GraphSpace
 class IDarts(SoftSearch):
     """Search by gradient with a softmax for each node, of first or second order."""
 
-    recurrent: bool = False
-    """Apply the cell token by token: see `CellSearch.recurrent`."""
     pairs: int = 1
     """n: pairs of a predecessor and an operation that each node keeps. >= 1."""
 

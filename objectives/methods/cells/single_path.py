@@ -45,8 +45,6 @@ class SinglePath(Aimed):
         *("attention", "max3"),
     )
 
-    recurrent: bool = False
-    """Apply the cell token by token: see `CellSearch.recurrent`."""
     strategy: Searcher = "evolution"
     """Who proposes: draws at random, evolution by tournament, or the operations that did well at a
     place, with an upper confidence bound ("priority")."""

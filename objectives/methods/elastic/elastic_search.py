@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import BertForSequenceClassification
 from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.cache import content_key
@@ -35,19 +36,20 @@ from objectives.errors import (
 from objectives.measures.budget import ranks_of
 from objectives.measures.evaluate import nearness
 from objectives.methods.elastic.ordered_masks import OrderedMasks
-from objectives.methods.elastic.training import ElasticTraining, SharedStudent, shared_student
+from objectives.methods.elastic.training import ElasticTraining, shared_student
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.pruning.importance import evenly, importance_of_student, per_cost
 from objectives.pruning.slices import Model, Order, along, layers_at, uniform
 from objectives.pruning.staged_method import StagedMethod, among
 from objectives.pruning.staged_search import Chosen, staged_search
-from objectives.search_method import CurvePoint, Outcome, SearchFailure
+from objectives.search_method import Outcome, SearchFailure
 from objectives.students.bert.architecture import BertArchitecture, units_of
 from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.packing import WEIGHT_BITS
 from objectives.students.bert.pretrained import Classifier
 from objectives.students.bert.quantising import quantised
+from objectives.training.fitting import Shared
 from objectives.training.losses import check_comparable
 from objectives.training.stages import Stage
 
@@ -231,12 +233,26 @@ class ElasticSearch(StagedMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Train the student of all, unless the run has it, and cut one for each member."""
+        first = members[0]
         try:
-            shared = members[0]._shared(problem, seed, progress)
+            shared = first._shared(problem, seed, progress)
         except FloatingPointError as error:
             yield from (SearchFailure(slot, str(error)) for slot in range(len(members)))
             return
-        chosen, curves = cls._chosen(members, problem, shared, seed, progress)
+        scores, curves = first._scores(problem), [list(shared.curve) for _ in members]
+        chosen = [member.within_budget(scores, problem) for member in members]
+        if first._searches():
+            masks = OrderedMasks(
+                members, problem, scores, chosen, batch_size=first.batch_size, seed=seed
+            )
+            dtype = matmul_dtype(first.precision, problem.device)
+            searched = masks.search(shared.model, first.search_steps, dtype, progress)
+            curves = [[*curve, *more] for curve, more in zip(curves, searched, strict=True)]
+            # Alpha 0 is a mask of a half: what is above it was left open.
+            chosen = [
+                member.within_budget(masks.scores(index), problem, threshold=0.0)
+                for index, member in enumerate(members)
+            ]
         yield from staged_search(
             members,
             problem,
@@ -250,7 +266,9 @@ class ElasticSearch(StagedMethod):
             curves=curves,
         )
 
-    def _shared(self, problem: Problem, seed: int, progress: Progress) -> SharedStudent:
+    def _shared(
+        self, problem: Problem, seed: int, progress: Progress
+    ) -> Shared[BertForSequenceClassification]:
         """The student that all trials of a run are cut from, trained by the first of them."""
         dtype = matmul_dtype(self.precision, problem.device)
         decide = ["spaces", "batch_size", "sizes", "smallest", "cost_power", "shares"]
@@ -315,33 +333,6 @@ class ElasticSearch(StagedMethod):
     ) -> Classifier:
         """The uncut model that a trial of these units is cut from, chosen in the trial's bits."""
         return nearest(problem, trained, units, self.in_bits(units))
-
-    @classmethod
-    def _chosen(
-        cls,
-        members: Sequence[Self],
-        problem: Problem,
-        shared: SharedStudent,
-        seed: int,
-        progress: Progress,
-    ) -> tuple[list[BertArchitecture], list[list[CurvePoint]]]:
-        """The units of each member, and the curve of the training and of its search."""
-        first = members[0]
-        scores, curves = first._scores(problem), [list(shared.curve) for _ in members]
-        begun = [member.within_budget(scores, problem) for member in members]
-        if not first._searches():
-            return begun, curves
-        masks = OrderedMasks(
-            members, problem, scores, begun, batch_size=first.batch_size, seed=seed
-        )
-        dtype = matmul_dtype(first.precision, problem.device)
-        searched = masks.search(shared.model, first.search_steps, dtype, progress)
-        # Alpha 0 is a mask of a half: what is above it was left open.
-        chosen = [
-            member.within_budget(masks.scores(index), problem, threshold=0.0)
-            for index, member in enumerate(members)
-        ]
-        return chosen, [[*curve, *more] for curve, more in zip(curves, searched, strict=True)]
 
     def _scores(self, problem: Problem) -> dict[str, Tensor]:
         """Scores in the order of the training, (layers, units) of each space; those of given

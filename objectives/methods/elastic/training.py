@@ -12,23 +12,18 @@
 # were none. As a row's scale is that of its own slice, the sizes are then slices on a GPU, too.
 
 import copy
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForSequenceClassification
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
-from objectives.cache import content_key
 from objectives.checkpoint import read_checkpoint, write_checkpoint
-from objectives.device import to_device
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.pruning.slices import Model, Order, row_masks, sliced, smaller
@@ -36,6 +31,7 @@ from objectives.search_method import CurvePoint, not_finite
 from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.students.bert.quantising import round_embeddings
 from objectives.text.data import Batch
+from objectives.training.fitting import Shared, trained_once
 from objectives.training.population import EMBEDDINGS, Population, Trace
 from objectives.training.recorded import Tensors
 from objectives.training.stage_training import StageTraining, batch_and_masks, steps_in
@@ -46,16 +42,8 @@ INPUTS = 8
 """Bits of what enters weights of few."""
 _LOSSES, _DRAWS = "losses", "draws"
 _TAUGHT = "taught "  # before the space of a mask of who teaches
-_WEIGHTS, _CURVE, _CHECKPOINT = "model.safetensors", "curve.json", "checkpoint.safetensors"
 _POINTS = 200
 """Rows at most of the training's learning curve, which each trial keeps."""
-
-
-class SharedStudent(NamedTuple):
-    """The student of a run that was trained at many sizes, and the curve of its training."""
-
-    model: BertForSequenceClassification
-    curve: Sequence[CurvePoint]
 
 
 def shared_student(
@@ -63,29 +51,23 @@ def shared_student(
     ingredients: Mapping[str, object],
     prepare: Callable[[], "ElasticTraining"],
     progress: Progress,
-) -> SharedStudent:
-    """The student of a run: trained if the run has none, read once a launch."""
-    # `ingredients` are all that decides it beside the problem, as JSON; `prepare` makes its
-    # training. Raises FloatingPointError if a loss is not finite.
+) -> Shared[BertForSequenceClassification]:
+    """The student of a run that was trained at many sizes."""
+    # `prepare` makes its training. Raises FloatingPointError if a loss is not finite.
 
-    def make(folder: Path, begun: Path) -> None:
+    def train(checkpoint: Path) -> tuple[dict[str, Tensor], list[CurvePoint]]:
         training = prepare()
-        training.run(progress, begun / _CHECKPOINT)
+        training.run(progress, checkpoint)
         weights = {n: w for n, w in training.state().items() if not n.startswith(EMBEDDINGS)}
-        save_file(
-            {name: weight.contiguous() for name, weight in weights.items()}, folder / _WEIGHTS
-        )
         curve = training.training.curves()[0]
-        (folder / _CURVE).write_text(json.dumps(curve[:: math.ceil(len(curve) / _POINTS)]))
+        return weights, curve[:: math.ceil(len(curve) / _POINTS)]
 
-    def read() -> SharedStudent:
-        folder = problem.cached("elastic", ingredients, make)
+    def load(weights: Mapping[str, Tensor]) -> BertForSequenceClassification:
         student = copy.deepcopy(problem.student)
-        student.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # embeddings are frozen
-        curve = json.loads((folder / _CURVE).read_text())
-        return SharedStudent(to_device(student, problem.device), curve)
+        student.load_state_dict(weights, strict=False)  # embeddings are frozen
+        return student
 
-    return problem.once(("elastic", content_key(ingredients)), read)
+    return trained_once(problem, "elastic", ingredients, "model.safetensors", train, load)
 
 
 def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
@@ -198,10 +180,6 @@ class ElasticTraining:
         """Set the gradient of the mean loss over these sizes, each in its bits, which share the
         rows out; the loss of each, (sizes,)."""
         drawn, bits = drawn[: len(batch.rows)], bits[: len(batch.rows)]
-        if not bits and self.problem.device != "cpu":
-            of_all = self.masked_losses(self.masked(batch, drawn), len(drawn))
-            of_all.mean().backward()
-            return of_all.detach()
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         weights = self.population.weights
         gradients = {name: torch.zeros_like(weight) for name, weight in weights.items()}

@@ -18,19 +18,10 @@ from objectives.students.bert.pruned_bert import (
     PrunedBertConfig,
     PrunedBertForSequenceClassification,
 )
+from objectives.students.bert.quantising import BITS_OF_LAYER
 from objectives.students.family import Family
 
-_PER_LAYER_NAMES = (
-    "qk_head_dim",
-    "v_head_dim",
-    *INPUTS,
-    "weight_bits",
-    "halves",
-    "input_bits",
-    "attention_bits",
-    "dropped",
-    "ranks",
-)
+_PER_LAYER_NAMES = ("qk_head_dim", "v_head_dim", *INPUTS, *BITS_OF_LAYER, "dropped", "ranks")
 _CUT = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size", "sublayers")
 """Settings that only the configuration of a cut model has."""
 

@@ -33,21 +33,6 @@ FULL_BITS = 32
 SizeOf = TypeVar("SizeOf", covariant=True)
 
 
-def check_spaces(owner: str, spaces: Sequence[str], searchable: Sequence[str]) -> None:
-    """Raise UserError unless the owner's are spaces that can be searched, and together."""
-    wrong = None
-    if not spaces or not set(spaces) <= set(searchable):
-        wrong = f"it must name some of {', '.join(searchable)}"
-    elif len(set(spaces)) < len(spaces):
-        wrong = "it must name each one once"
-    elif {"input", "input_qkv"} <= set(spaces):
-        wrong = (
-            "'input' (one set for Q, K and V) and 'input_qkv' (a set for each) exclude one another"
-        )
-    if wrong:
-        raise UserError(f"{owner}.spaces is {tuple(spaces)!r}; {wrong}")
-
-
 @dataclass(frozen=True)
 class BertShape:
     """The sizes of an unpruned BERT classifier that decide what can be cut and what it costs."""

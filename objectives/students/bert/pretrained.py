@@ -386,7 +386,7 @@ class Checkpoint:
 
 
 def named_outputs(
-    checkpoints: Sequence[Checkpoint], label_names: Sequence[str], *, several: bool = False
+    checkpoints: Sequence[Checkpoint], label_names: Sequence[str], *, several: bool
 ) -> list[str]:
     """Names that students give the labels: those of the first checkpoint that somebody named."""
     for checkpoint in checkpoints:

@@ -21,7 +21,8 @@ from objectives.students.bert.pruned_bert import (
 WORDS = "bert.embeddings.word_embeddings.weight"
 ROUNDED_EMBEDDINGS = (WORDS, "bert.embeddings.position_embeddings.weight")
 """Names of those that may have few bits."""
-_OF_LAYER = ("weight_bits", "halves", "input_bits", "attention_bits")
+BITS_OF_LAYER = ("weight_bits", "halves", "input_bits", "attention_bits")
+"""Bits that a layer of an architecture and of a configuration has."""
 _OF_MODEL = ("embedding_bits", "pooler_bits", "pooler_halves")
 """Bits that an architecture and a configuration have outside the layers."""
 _THRESHOLD = 0.7
@@ -73,7 +74,7 @@ def quantised(
     packed = emptied(
         model.config,
         {name: getattr(architecture, name) for name in _OF_MODEL},
-        [{name: getattr(layer, name) for name in _OF_LAYER} for layer in architecture.layers],
+        [{name: getattr(layer, name) for name in BITS_OF_LAYER} for layer in architecture.layers],
     )
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     for name, module in packed.named_modules():
@@ -112,7 +113,7 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
     if not any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
         return model
     assert isinstance(model, PrunedBertForSequenceClassification)
-    layers = [dict.fromkeys(_OF_LAYER)] * model.config.num_hidden_layers
+    layers = [dict.fromkeys(BITS_OF_LAYER)] * model.config.num_hidden_layers
     unpacked = emptied(model.config, dict.fromkeys(_OF_MODEL), layers)
     state = model.state_dict()
     for name, module in model.named_modules():

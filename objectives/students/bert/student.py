@@ -7,7 +7,7 @@ import torch
 from transformers import BertForSequenceClassification
 from transformers.initialization import no_init_weights
 
-from objectives.device import to_device
+from objectives.device import frozen
 from objectives.errors import UserError
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.pretrained import SEVERAL, Checkpoint, take_outputs
@@ -42,7 +42,7 @@ def load_student(
         order = checkpoint.label_order(label_names, several=several)
         take_outputs(student, order, called)
     student.config.problem_type = problem_type
-    return _frozen(student, device)
+    return frozen(student, device)
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:
@@ -67,9 +67,4 @@ def keep_layers(
     student.load_state_dict(rest, strict=False)
     for target, layer in zip(student.bert.encoder.layer, layers, strict=True):
         target.load_state_dict(teacher.bert.encoder.layer[layer].state_dict())
-    return _frozen(student, str(teacher.device))
-
-
-def _frozen(student: BertForSequenceClassification, device: str) -> BertForSequenceClassification:
-    student.eval().requires_grad_(False)
-    return to_device(student, device)
+    return frozen(student, str(teacher.device))

@@ -12,7 +12,8 @@ from sklearn.metrics import log_loss, mean_squared_error
 from transformers import PreTrainedModel
 
 from maskfront import Task, Teacher, lengths
-from objectives.delivery.deployed import answers_to, open_classifier
+from objectives.delivery.classify import Classifier
+from objectives.delivery.deployed import answers_to, write_single
 from objectives.delivery.exported import load_model
 from objectives.errors import UserError
 from objectives.measures.evaluate import metric_of, predict
@@ -102,9 +103,9 @@ def test_onnx_reads_head_and_tail_too(fine_tuned: str, planted_task: Task, tmp_p
     inputs = read_inputs(task, Teacher(checkpoint=fine_tuned))
     model = load_model(Path(fine_tuned))
     write_onnx(model, tmp_path / "model.onnx")
-    served = open_classifier(
-        tmp_path, "model.onnx", model, inputs.tokenizer, task.max_length, task.truncation
-    )
+    shown = task.max_length, task.truncation
+    write_single(tmp_path, "model.onnx", model, inputs.tokenizer, *shown)
+    served = Classifier(tmp_path)
     assert json.loads((tmp_path / "classifier.json").read_text())["stages"][0]["max_length"] == 9
     select = inputs.split("select")
     assert select.truncated

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from maskfront import FisherSearch, RunError, Stage, Study, UserError, distil
-from objectives.training import fitting, general
+from objectives.training import fitting
 from tests.bert_variants import write_variant
 from tests.conftest import planted_rows
 from tests.launching import run_study
@@ -80,7 +80,7 @@ def test_a_study_starts_from_it(small: Path, study: Study, tmp_path: Path) -> No
 def test_what_was_cut_off_goes_on_as_if_it_had_not_been(
     tiny_bert: str, text: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(general, "_EVERY", 10)
+    monkeypatch.setattr(fitting, "_EVERY", 10)
     write = fitting.write_checkpoint
 
     def killed(*arguments: object) -> None:

@@ -173,6 +173,9 @@ class Aimed(CellChoice):
     """Operations on an edge; None: those of the method's paper, `usual` or `usual_recurrent`."""
     nodes: PositiveInt = 3
     """Nodes of a cell. >= 1."""
+    recurrent: bool = False
+    """Apply the cell token by token: see `CellSearch.recurrent`. A method that cannot do both
+    redeclares it as a `ClassVar`."""
     target_ratio: PositiveFloat | None = None
     """R: the share of the FLOPs of ratio 1 that the choice is drawn to, whatever the study counts;
     None: no target. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""
@@ -180,11 +183,6 @@ class Aimed(CellChoice):
     """t: inside [(1 - t) R, (1 + t) R] the FLOPs loss is 0. In [0, 1)."""
     flops_weight: NonNegativeFloat = 0.1
     """lambda: weight of the FLOPs loss beside that of the answers. >= 0."""
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether cells are applied token by token; a field of methods that can do both."""
-        return False
 
     @property
     def kept(self) -> float:

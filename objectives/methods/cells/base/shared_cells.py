@@ -1,18 +1,15 @@
 """A super-net for all trials of a run, trained once on random graphs of the space (single path,
 uniform: Guo et al. 2020) by the teacher's answers to the train rows."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from objectives.cache import content_key
 from objectives.device import to_device
 from objectives.errors import PositiveFloat, PositiveInt, UserError, check_types
 from objectives.methods.cells.base.learning import answers_loss, new_cell
@@ -24,9 +21,8 @@ from objectives.students.cells.genotype import Genotype, check_operations
 from objectives.students.cells.graph import Graph
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
-from objectives.training.fitting import train_cells, trainable
+from objectives.training.fitting import Shared, train_cells, trainable, trained_once
 
-_WEIGHTS, _CURVE, _CHECKPOINT = "net.safetensors", "curve.json", "checkpoint.safetensors"
 _FROZEN = "plain.words.0.weight"
 """The teacher's words."""
 
@@ -66,13 +62,6 @@ class SharedCells:
         return {**canonical, "cells": choices.get("cells", canonical["cells"])}
 
 
-class SharedNet(NamedTuple):
-    """The super-net of a run, and the curve of its training."""
-
-    net: SuperNet
-    curve: Sequence[CurvePoint]
-
-
 def new_net(space: GraphSpace, base: Genotype, problem: Problem, seed: int) -> SuperNet:
     """A new super-net of the sizes of a genotype without operations."""
     with torch.random.fork_rng(devices=[]):
@@ -83,55 +72,41 @@ def new_net(space: GraphSpace, base: Genotype, problem: Problem, seed: int) -> S
 
 def shared_net(
     shared: SharedCells, base: Genotype, problem: Problem, progress: Progress, *, seed: int
-) -> SharedNet:
-    """The super-net of a run, of the sizes of a genotype without operations: trained if the run has
-    none, read once a launch. A killed training goes on from its last pass over the train rows."""
+) -> Shared[SuperNet]:
+    """The super-net of a run, of the sizes of a genotype without operations. A killed training goes
+    on from its last pass over the train rows."""
     # Raises FloatingPointError if a loss is not finite.
-    ingredients: Mapping[str, object] = {**asdict(shared), **base.config(), "seed": seed}
 
-    def make(folder: Path, begun: Path) -> None:
+    def train(checkpoint: Path) -> tuple[dict[str, Tensor], list[CurvePoint]]:
         net = new_net(shared.space, base, problem, seed)
-        curve = _trained(net, shared, problem, progress, seed, begun / _CHECKPOINT)
-        weights = {name: w.contiguous() for name, w in net.state_dict().items() if name != _FROZEN}
-        save_file(weights, folder / _WEIGHTS)
-        (folder / _CURVE).write_text(json.dumps(curve))
 
-    def read() -> SharedNet:
-        folder = problem.cached("super-net", ingredients, make)
+        def loss(batch: Batch, step: int) -> Tensor:
+            drawn = shared.canonical(shared.space.drawn(Random(f"{seed} {step}")))  # as trials' are
+            weights = shared.space.one_hot(drawn)
+            return answers_loss(net(batch.inputs, weights).logits, batch, problem)
+
+        net.train()
+        curve = train_cells(
+            problem,
+            trainable(net),
+            loss,
+            epochs=shared.epochs,
+            learning_rate=shared.learning_rate,
+            batch_size=shared.batch_size,
+            seed=seed,
+            progress=progress,
+            stage="super-net",
+            checkpoint=checkpoint,
+        )
+        if failure := not_finite(0, curve):
+            raise FloatingPointError(failure.reason)
+        return {name: w for name, w in net.state_dict().items() if name != _FROZEN}, curve
+
+    def load(weights: Mapping[str, Tensor]) -> SuperNet:
         net = new_net(shared.space, base, problem, seed)
-        net.load_state_dict(load_file(folder / _WEIGHTS), strict=False)  # words are frozen
+        net.load_state_dict(weights, strict=False)  # words are frozen
         net.train(False)
-        return SharedNet(net, json.loads((folder / _CURVE).read_text()))
+        return net
 
-    return problem.once(("super-net", content_key(ingredients)), read)
-
-
-def _trained(
-    net: SuperNet,
-    shared: SharedCells,
-    problem: Problem,
-    progress: Progress,
-    seed: int,
-    checkpoint: Path,
-) -> list[CurvePoint]:
-    def loss(batch: Batch, step: int) -> Tensor:
-        drawn = shared.canonical(shared.space.drawn(Random(f"{seed} {step}")))  # as trials' are
-        weights = shared.space.one_hot(drawn)
-        return answers_loss(net(batch.inputs, weights).logits, batch, problem)
-
-    net.train()
-    curve = train_cells(
-        problem,
-        trainable(net),
-        loss,
-        epochs=shared.epochs,
-        learning_rate=shared.learning_rate,
-        batch_size=shared.batch_size,
-        seed=seed,
-        progress=progress,
-        stage="super-net",
-        checkpoint=checkpoint,
-    )
-    if failure := not_finite(0, curve):
-        raise FloatingPointError(failure.reason)
-    return curve
+    ingredients = {**asdict(shared), **base.config(), "seed": seed}
+    return trained_once(problem, "super-net", ingredients, "net.safetensors", train, load)

@@ -14,13 +14,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from objectives.errors import (
-    PositiveFloat,
-    check_ranges,
-)
+from objectives.errors import PositiveFloat, check_ranges
 from objectives.methods.cells.base.choosing import Aimed, ChosenCell
 from objectives.methods.cells.base.learning import answers_loss
-from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.soft_choices import SoftChoices, SoftSettings
@@ -184,7 +180,22 @@ class SoftSearch(Aimed):
 
         def loss(batch: Batch, step: int) -> Tensor:
             rate = self.learning_rate * (1 - (step - 1) / steps) if self.order == 2 else 0.0
-            gradients = self._gradients(net, soft, batch, next(batches), problem, rate)
+            numbers, alpha_batch = soft.weights(), next(batches)
+
+            def logits(weights: Tensors, rows: Batch) -> Tensor:
+                logits_BC: Tensor = functional_call(
+                    net, dict(weights), (rows.inputs, numbers)
+                ).logits
+                return logits_BC
+
+            def of_train(weights: Tensors, _: Tensors) -> Tensor:
+                return answers_loss(logits(weights, batch), batch, problem)
+
+            def of_alpha(weights: Tensors, _: Tensors) -> Tensor:
+                answers = task_loss(logits(weights, alpha_batch)[None], alpha_batch.labels).sum()
+                return answers + self._flops_loss(net, numbers, problem).to(answers.device)
+
+            gradients, _ = unrolled_gradients(trainable(net), soft.alpha, of_train, of_alpha, rate)
             wanted = self._steps_on(step)
             soft.learn({n: g for n, g in gradients.items() if wanted is None or n in wanted})
             fixed = {place: weights.detach() for place, weights in soft.weights().items()}
@@ -193,32 +204,6 @@ class SoftSearch(Aimed):
         curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         numbers = {place: weights.tolist() for place, weights in soft.weights().items()}
         return ChosenCell(self.derived(self.space.weights(numbers)), curve)
-
-    def _gradients(
-        self,
-        net: SuperNet,
-        soft: SoftChoices,
-        train: Batch,
-        alpha: Batch,
-        problem: Problem,
-        rate: float,
-    ) -> Mapping[str, Tensor]:
-        numbers = soft.weights()
-
-        def logits(weights: Tensors, batch: Batch) -> Tensor:
-            answer = functional_call(net, dict(weights), (batch.inputs, numbers))
-            logits_BC: Tensor = answer.logits
-            return logits_BC
-
-        def of_train(weights: Tensors, _: Tensors) -> Tensor:
-            return answers_loss(logits(weights, train), train, problem)
-
-        def of_alpha(weights: Tensors, _: Tensors) -> Tensor:
-            answers = task_loss(logits(weights, alpha)[None], alpha.labels).sum()
-            return answers + self._flops_loss(net, numbers, problem).to(answers.device)
-
-        gradients, _ = unrolled_gradients(trainable(net), soft.alpha, of_train, of_alpha, rate)
-        return gradients
 
 
 def heaviest(

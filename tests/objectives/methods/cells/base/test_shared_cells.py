@@ -9,13 +9,15 @@ import torch
 
 from maskfront import CellSearch, UserError
 from objectives.measures.evaluate import divergence, predict
-from objectives.methods.cells.base.shared_cells import SharedCells, SharedNet, shared_net
+from objectives.methods.cells.base.shared_cells import SharedCells, shared_net
+from objectives.methods.cells.base.super_net import SuperNet
 from objectives.problem import Problem
 from objectives.search_method import SearchFailure, SearchResult
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph, Node
 from objectives.students.cells.graph_space import GraphSpace
+from objectives.training.fitting import Shared
 from tests.objectives.conformance import (
     KilledAt,
     KilledError,
@@ -30,7 +32,7 @@ SHARED = SharedCells(space=SPACE, epochs=3, batch_size=16, learning_rate=1e-2)
 METHOD = CellSearch(width=16, operations=("conv3",), epochs=0, batch_size=16, shared=SHARED)
 
 
-def net_of(problem: Problem, progress: RecordingProgress, **changes: Any) -> SharedNet:
+def net_of(problem: Problem, progress: RecordingProgress, **changes: Any) -> Shared[SuperNet]:
     shared = replace(SHARED, **changes)
     return shared_net(shared, Genotype(16), problem, progress, seed=3)
 
@@ -60,13 +62,13 @@ def test_a_killed_training_goes_on_to_the_same_weights(fresh: Problem, tmp_path:
     found = net_of(fresh, progress)
     assert progress.began == [30]
     assert found.curve == wanted.curve
-    state = wanted.net.state_dict()
-    assert all(state[name].equal(weight) for name, weight in found.net.state_dict().items())
+    state = wanted.model.state_dict()
+    assert all(state[name].equal(weight) for name, weight in found.model.state_dict().items())
 
 
 def test_a_trial_is_what_the_super_net_says(fresh: Problem) -> None:
     found = search_alone(METHOD, fresh)
-    net = net_of(fresh, RecordingProgress()).net
+    net = net_of(fresh, RecordingProgress()).model
     batch = next(fresh.alpha.in_order(len(fresh.alpha), "cpu"))
     weights = SPACE.one_hot(SPACE.choices(Graph.chain(["conv3"]).canonical()))
     with torch.no_grad():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from objectives.combining.holding import (
+from objectives.delivery.checking import (
     change_of_scores,
     change_of_share,
     evidence,
