@@ -22,16 +22,16 @@ Read = TypeVar("Read")
 
 
 def content_key(ingredients: Mapping[str, object]) -> str:
-    """SHA-256 of all that decides a thing, as JSON; hexadecimal, shortened to 16 digits. A
-    number of numpy is that of Python."""
+    """SHA-256 of everything that decides an entry, as JSON: the first 16 hexadecimal digits.
+    Numbers of numpy count as those of Python."""
     text = json.dumps(ingredients, sort_keys=True, default=lambda number: number.item())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @contextmanager
 def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
-    """A path to write a file or a folder to that becomes `target` at the end, replacing one that is
-    there, or vanishes."""
+    """Path of a file or folder to write; it becomes `target` at the end, replacing an existing one,
+    or vanishes on an error."""
     # What a killed process left under the unfinished name is removed first: only one process may
     # write a `target` at a time, so processes that share its folder hold a lock. Without `replace`
     # several may: nothing but an empty folder becomes `target`, the first time; all others raise
@@ -60,8 +60,8 @@ def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
 
 
 def atomic_write_text(target: Path, content: str) -> None:
-    """Write a text file so that no reader ever sees half of it, though several may write it at
-    once. Raises OSError, which names `target`."""
+    """Write a text file atomically, though several processes may write it at once. Raises OSError,
+    which names `target`."""
     unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
     try:
         unfinished.write_text(content, encoding="utf-8")
@@ -92,8 +92,8 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def kernel_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold this file locked against all other holders, in this process and in others; without
-    `wait` raise BlockingIOError at once if another holds it."""
+    """Lock a file against other threads and processes; without `wait` raise BlockingIOError at once
+    if it is taken."""
     # The kernel serves waiters in turn and frees what a dead process held. Locks that look again
     # and again, such as filelock's and Optuna's own, starve most of a few busy workers.
     held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -105,7 +105,7 @@ def kernel_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def is_free(lock: Path) -> bool | None:
-    """Whether nobody holds this lock file; None if there is none, or if it may not be opened."""
+    """Whether a lock file is free; None if it is missing or may not be opened."""
     try:
         # For writing: NFS locks no other.
         file = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -166,7 +166,7 @@ def cached_array(
     note: Callable[[str], object],
     make: Callable[[], NDArray[Any]],
 ) -> NDArray[Any]:
-    """`read_array`, or what `make` gives, which the file then holds."""
+    """`read_array`; if that fails, the array that `make` returns, which is then written."""
     array = read_array(file, shape, dtype, note)
     if array is None:
         file.parent.mkdir(parents=True, exist_ok=True)

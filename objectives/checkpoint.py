@@ -1,4 +1,4 @@
-"""Checkpoints of a long training, from which a restarted process goes on."""
+"""Checkpoints of long training, from which a restarted process continues."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ _SAID = "said"
 
 
 def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, object]) -> None:
-    """Replace the file by these tensors and what is said beside them, as JSON."""
+    """Replace the file by these tensors and `values` as JSON."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as unfinished:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""Where a trial runs, and how quiet the libraries are about it."""
+"""Device and precision of a trial, and silence of libraries."""
 
 import gc
 import logging
@@ -20,7 +20,7 @@ from objectives.errors import UserError, first_line
 
 
 def choose_device(name: str) -> str:
-    """The torch device of a name: "auto" takes a GPU where there is one. Raises UserError."""
+    """Resolve the name of a torch device: "auto" takes a GPU if there is one. Raises UserError."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -44,8 +44,8 @@ def visible_gpus() -> list[str]:
 
 
 Precision = Literal["auto", "float32", "bfloat16"]
-"""Precision of the matmuls of training. "auto" is bfloat16 where the device has instructions for
-it. Weights, residual sums, norms, losses and every score are float32."""
+"""Precision of matmuls in training. "auto" is bfloat16 if the device has instructions for it.
+Weights, residual sums, norms, losses and every score are float32."""
 
 
 def matmul_dtype(precision: Precision, device: str) -> torch.dtype:
@@ -55,13 +55,13 @@ def matmul_dtype(precision: Precision, device: str) -> torch.dtype:
 
 
 def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
-    """A context in which matmuls are of this type, bfloat16 or float32."""
+    """Context in which matmuls are of this type, bfloat16 or float32."""
     kind = torch.device(device).type
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
 def multiplies_bfloat16(device: str) -> bool:
-    """Whether the device has instructions for it; without them it is slower than float32."""
+    """Whether the device has instructions for bfloat16; without them it is slower than float32."""
     if device.startswith("cuda"):
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities()
@@ -69,7 +69,7 @@ def multiplies_bfloat16(device: str) -> bool:
 
 
 def on_device(tensor: Tensor, device: str) -> Tensor:
-    """A tensor of the host on the device: a GPU fetches it in its turn, and the host goes on."""
+    """Copy a tensor of the host to the device; a GPU fetches it asynchronously."""
     if device.startswith("cuda"):
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
@@ -90,8 +90,8 @@ def frozen(model: _Module, device: str) -> _Module:
 
 
 def quiet_libraries() -> None:
-    """No progress bars and no reports of transformers and datasets: what `datasets` logs as an
-    error it raises as well."""
+    """Turn off progress bars and reports of transformers and datasets; errors that `datasets` logs
+    are raised, too."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
@@ -118,7 +118,7 @@ def listening() -> Iterator[list[str]]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether a search failed for want of memory, the device's or the machine's."""
+    """Whether a search failed for lack of memory, of the device or the machine."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     texts = (
@@ -134,13 +134,13 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def is_recording() -> bool:
-    """Whether the work that is asked of a GPU is recorded, not done."""
+    """Whether GPU work is being recorded instead of run."""
     # A build for CUDA fails at the second question where it finds no driver.
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def free_memory() -> None:
-    """Give back what torch holds of a GPU for later: a smaller population needs other shapes."""
+    """Free the GPU memory that torch caches, as a smaller population needs other shapes."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""The error that a user can mend: bad data, a wrong checkpoint, a setting out of range. It shows no
+"""Errors that a user can mend: bad data, a wrong checkpoint, a setting out of range. They show no
 password."""
 
 import inspect
@@ -31,18 +31,18 @@ from typing import (
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 SHOWN = 40
-"""Characters of a name that an error shows: it may be a row of text."""
+"""Characters of a name that an error shows, as it may be a row of text."""
 
 
 class MaskfrontError(Exception):
-    """An error that a user can mend: what is wrong, where, and the remedy, in one line. The command
+    """Error that a user can mend: the fault, where it is, and the remedy, in one line. The command
     line prints the flags of its parameters, and exits with 2."""
 
     def __init__(self, text: str, *parameters: str):
         text = hide_passwords(text)
         super().__init__(text, *parameters)  # all of them: unpickling calls it with what is here
         self.text = text
-        """Text that says what is wrong, where, and the remedy."""
+        """Text with the fault, where it is, and the remedy."""
         self.parameters = parameters
         """Parameters of the Python call that mend it."""
 
@@ -50,7 +50,7 @@ class MaskfrontError(Exception):
         return self.naming("{}=...".format)
 
     def naming(self, shown: Callable[[str], str]) -> str:
-        """The text, and behind it the parameters.
+        """Return the text with the parameters after it.
 
         Args:
             shown: how a parameter is written where the error is read.
@@ -63,16 +63,16 @@ class MaskfrontError(Exception):
 
 
 class UserError(MaskfrontError, ValueError):
-    """It is what a study says: a setting, its data, a checkpoint."""
+    """Fault in what a study names: a setting, its data, a checkpoint."""
 
 
 def first_line(error: BaseException) -> str:
-    """First line of a library's error, or its class where the message is empty."""
+    """First line of a library's error, or its class if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, what raised it, what raised that."""
+    """Iterate over an error and its chain of causes."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -80,21 +80,21 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def a_few(names: Sequence[str]) -> str:
-    """The first three of them in quotes, long ones cut, and how many more there are."""
+    """List the first three names in quotes, long ones cut, and how many more there are."""
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return ", ".join(repr(name[:SHOWN]) for name in names[:3]) + more
 
 
 def did_you_mean(name: str, there: Sequence[str]) -> str:
-    """The one that `name` may stand for, as the end of a line, first of all one that differs only
-    in case and blanks; nothing if none is like it."""
+    """Suggest the name that was meant, as the end of a line; first one that differs only in case
+    and blanks. Empty if none is similar."""
     alike = [other for other in there if other.strip().lower() == name.strip().lower()]
     alike += get_close_matches(name, there, n=1)
     return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def check_spelling(owner: str, given: Iterable[str], names: Collection[str]) -> None:
-    """Raise UserError for the first given name that is none of the owner's."""
+    """Raise UserError for the first given name that the owner does not have."""
     for name in given:
         if name not in names:
             hint = did_you_mean(name, list(names))
@@ -102,7 +102,7 @@ def check_spelling(owner: str, given: Iterable[str], names: Collection[str]) -> 
 
 
 def spelled(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Decorate a public call whose misspelt keywords `check_spelling` refuses."""
+    """Decorate a public function, so that `check_spelling` refuses misspelt keywords."""
     names = inspect.signature(function).parameters
 
     @wraps(function)
@@ -156,8 +156,8 @@ class Checked:
 
 
 def check_types(owner: Any) -> None:
-    """Raise UserError for the first field of a dataclass that holds what its type does not allow;
-    types that `wanted` does not know allow anything."""
+    """Raise UserError for the first field of a dataclass whose value does not have its type; types
+    that `wanted` does not know allow anything."""
     types = types_of(type(owner))
     for field in fields(owner):
         right = wanted(types[field.name], getattr(owner, field.name))
@@ -186,7 +186,7 @@ _NAMES = {
 
 
 def wanted(hint: Any, value: Any) -> str | None:
-    """Describe what is wanted of a type, if the value is not of it."""
+    """Describe the wanted type if the value does not have it."""
     if type(value) is hint:  # in most cases, and the rest takes long
         return None
     choices = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
@@ -260,8 +260,8 @@ def know_password(password: str) -> None:
 
 
 def hide_passwords(text: str) -> str:
-    """Replace passwords by ***, and leave them out of URLs: those that `know_password` was given,
-    those of the environment, in any spelling, and whatever follows user: or password= in others."""
+    """Replace passwords by ***, and remove them from URLs: those given to `know_password`, those of
+    the environment, in any spelling, and whatever follows user: or password= in others."""
     in_environment = {value for name, value in os.environ.items() if _IN_ENVIRONMENT.search(name)}
     for password in sorted(filter(None, _known | in_environment), key=len, reverse=True):
         text = _spellings(password).sub("***", text)
@@ -270,7 +270,8 @@ def hide_passwords(text: str) -> str:
 
 @cache
 def _spellings(password: str) -> re.Pattern[str]:
-    """Each character as it is, or as URLs, JSON, Python, libpq, a shell or HTML write it."""
+    """Pattern that matches a password as it is, or as URLs, JSON, Python, libpq, a shell or HTML
+    write it."""
     text = "".join(map(_spellings_of, password))
     return re.compile(text if len(password) >= _SHORT else rf"(?<!\w){text}(?!\w)")
 

@@ -1,4 +1,4 @@
-"""The metrics of the tasks. Imports no torch, for reports."""
+"""Metrics of tasks. Imports no torch, for reports."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -10,7 +10,7 @@ Labels: TypeAlias = NDArray[np.int64 | np.float32 | np.int8]
 row are (rows, C) int8: 1 where the row has the label, 0 where it has not."""
 
 Logits: TypeAlias = NDArray[np.float32]
-"""Logits of a model, (rows, C)."""
+"""Logits (rows, C) of a model."""
 Floats: TypeAlias = NDArray[np.float64]
 Metric = Literal["accuracy", "mcc", "f1", "micro_f1", "macro_f1", "pearson_spearman", "agreement"]
 
@@ -20,8 +20,8 @@ OF_CLASSES: tuple[Metric, ...] = ("accuracy", "macro_f1", "mcc", "f1")
 
 
 def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes: int = 2) -> float:
-    """The metric of predicted labels; higher is better. NaN if a predicted number is not finite.
-    `classes` are those of the task, whichever of them occur."""
+    """Metric of predicted labels; higher is better. NaN if a predicted number is not finite.
+    `classes` is the number of the task's classes, even of those that do not occur."""
     # F1 is that of class 1 of two, of more the mean over those that occur. Of rows with several
     # labels all must be right to be accurate; micro F1 counts them together, macro F1 is the mean
     # over all labels.

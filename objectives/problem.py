@@ -1,4 +1,4 @@
-"""The problem that all trials of a study share: data, teacher, student, cost. Prepared once a
+"""Problem that all trials of a study share: data, teacher, student, cost. Prepared once a
 launch."""
 
 import hashlib
@@ -25,19 +25,19 @@ Made = TypeVar("Made")
 
 
 class NeedsBertError(UserError):
-    """A method asked for a BERT that there is none of."""
+    """Raised when a method needs a BERT where there is none."""
 
 
 class NoBert:
-    """Stands where there is no BERT: whatever is asked of it, the answer is a `NeedsBertError` that
-    says why there is none, and what to do."""
+    """Placeholder for a missing BERT: every attribute raises a `NeedsBertError` that says why there
+    is none, and what to do."""
 
     def __init__(self, why: str):
         self._why = why
 
     @property
     def config(self) -> Self:
-        """There is no teacher model to ask."""
+        """Raise `NeedsBertError`."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -48,16 +48,16 @@ class NoBert:
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """The parts of a model that cells use: token embeddings and their configuration."""
+    """Parts of a model that cells use: token embeddings and their configuration."""
 
     embeddings: Tensor
     """(V, E)"""
     settings: Mapping[str, Any]
-    """Entries of their configuration about tokens and labels."""
+    """Entries of the configuration about tokens and labels."""
 
     @classmethod
     def of(cls, model: PreTrainedModel, **settings: Any) -> Self:
-        """The model's, with these settings instead of what its configuration says."""
+        """Take a model's embeddings and configuration, with these entries replaced."""
         names = ("type_vocab_size", "max_position_embeddings", "pad_token_id")
         config = {
             name: settings[name] if name in settings else getattr(model.config, name)
@@ -72,47 +72,47 @@ class Problem:
     """Inputs of a search method: it learns from `train` and `alpha` alone."""
 
     teacher: BertForSequenceClassification
-    """Fine-tuned, frozen, in evaluation mode, on the device. A `NoBert` where the teacher is none
-    that reads the students' tokens, and only its answers are known."""
+    """Fine-tuned teacher, frozen, in evaluation mode, on the device. A `NoBert` if it is no BERT
+    that reads the students' tokens, so that only its answers are known."""
     student: BertForSequenceClassification
-    """Where every student starts: the teacher, some layers of it, or a checkpoint of its own. A
-    `NoBert` where there is nothing to cut."""
+    """Model from which every student starts: the teacher, some layers of it, or another checkpoint.
+    A `NoBert` if there is nothing to cut."""
     train: Split
-    """The train rows, then their augmented copies and the unlabelled rows, if the study has any.
-    Labels are the teacher's answers where there are none."""
+    """Train rows, then augmented copies and unlabelled rows, if any. Without labels the teacher's
+    answers are the labels."""
     teacher_logits: Tensor
-    """(rows of train, C): what the teacher says of each row of `train`, on the device."""
+    """Logits (rows of train, C) of the teacher on `train`, on the device."""
     alpha: Split
-    """The rows to choose units by."""
+    """Rows on which units are chosen."""
     alpha_logits: Tensor
-    """(rows of alpha, C): what the teacher says of them, on the device."""
+    """Logits (rows of alpha, C) of the teacher on `alpha`, on the device."""
     words: Words
-    """Embeddings with which cells begin."""
+    """Initial embeddings of cells."""
     flops_full: float
     """FLOPs of the model of ratio 1."""
     budget: Budget
-    """Budget of target ratios: in the study's cost, or in FLOPs where bits decide that cost, since
-    units are chosen before anything is rounded."""
+    """Budget of target ratios: in the study's cost; in FLOPs if the cost depends on bits, as units
+    are chosen before anything is quantised."""
     counted: Budget
     """Budget in the study's cost."""
     seq_len: int
-    """Tokens at which FLOPs are taken, whatever the study counts."""
+    """Tokens at which FLOPs are counted."""
     student_is_new: bool
-    """The student is a checkpoint of its own, which does not know the task yet."""
+    """Whether the student is another checkpoint, which does not know the task yet."""
     select_score: Callable[[PreTrainedModel], float]
-    """Objective of the study for a cut model on the selection split, the higher the better: the
-    metric, or minus the divergence. For the choice among checkpoints of one architecture, never for
-    a gradient."""
+    """Objective of the study for a cut model on the selection split, higher is better: the metric,
+    or minus the divergence. It may choose among checkpoints of one architecture, never give a
+    gradient."""
     vocabulary: Vocabulary
-    """The word pieces, by how much the task needs them."""
+    """Word pieces, by how much the task needs them."""
     device: str
     """Device of teacher, student and tensors, such as "cpu" or "cuda:0"."""
     cache: Path
-    """Folder for what is made once: see `cache`."""
+    """Cache folder: see `objectives.cache`."""
     student_layers: tuple[int, ...] | None = None
-    """The layers of the teacher that the student is, where it is some of them."""
+    """Layers of the teacher that form the student, if it is some of them."""
     beside: tuple["Problem", ...] = ()
-    """The other tasks of the study, each with a teacher of its own that reads the same tokens."""
+    """Extra tasks of the study, each with a teacher of its own that reads the same tokens."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -121,7 +121,7 @@ class Problem:
         return self.budget.cost.shape
 
     def once(self, key: object, make: Callable[[], Made]) -> Made:
-        """A thing that is made once a launch and stays in memory, for all populations.
+        """Make a value once a launch and keep it in memory for all populations.
 
         Args:
             key: What it is, and all that decides it beside this problem.
@@ -138,7 +138,7 @@ class Problem:
     def cached(
         self, name: str, ingredients: Mapping[str, object], make: Callable[[Path, Path], object]
     ) -> Path:
-        """The folder of a thing that is made once for a run, by whichever worker comes first.
+        """Folder of data that is made once a run, by the first worker that needs it.
 
         The others wait for it; if its maker is killed, the next one makes it. It lies in `cache`,
         called `name` and a key of all that decides it: this problem, and `ingredients`.
@@ -166,7 +166,8 @@ class Problem:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest, 16 hexadecimal digits, of all that a search learns from: models, rows, costs."""
+        """Digest, 16 hexadecimal digits, of everything that a search learns from: models, rows,
+        costs."""
         budget = self.budget
         alpha = hashlib.sha256(self.alpha.labels.tobytes()).hexdigest()
         models = {"teacher": self.teacher, "student": self.student}

@@ -7,14 +7,14 @@ class Progress(Protocol):
     """Progress of a method."""
 
     def note(self, line: str) -> None:
-        """Tell the user something about the study.
+        """Show the user a line about the study.
 
         Args:
             line: one line of text.
         """
 
     def begin(self, stage: str, steps: int, done: int = 0) -> None:
-        """Tell that a stage starts.
+        """Show that a stage starts.
 
         Args:
             stage: its name.
@@ -23,7 +23,7 @@ class Progress(Protocol):
         """
 
     def advance(self) -> None:
-        """Tell that a step is done."""
+        """Show that a step is done."""
 
 
 class SilentProgress(Progress):

@@ -1,4 +1,4 @@
-"""The contract of a search method: all that the outer loop knows of one.
+"""Contract of a search method: everything that the outer loop knows of one.
 
 A method is a frozen dataclass whose fields are all its settings. A study names some of them in its
 space; a trial is the method with those fields replaced. Copies that differ only in the fields named
@@ -29,7 +29,7 @@ CurvePoint = Mapping[str, float | str]
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """A student that was searched, cut and trained, ready to be scored."""
+    """Student that was searched, cut and trained, ready to be scored."""
 
     slot: int
     """Index of the student in its population."""
@@ -40,31 +40,31 @@ class SearchResult:
     curve: Sequence[CurvePoint]
     """Rows of a learning curve: stage, step, and what the method measures there."""
     target_ratio: float | None = None
-    """R: the share of `Problem.budget` that was asked for; None where a method has no target."""
+    """R: the target share of `Problem.budget`; None if the method has no target."""
     tolerance: float = 0.0
     """t: the cut model lies in [(1 - t) R, (1 + t) R], or missed its budget."""
     forgotten: float | None = None
     """Drop in the study's objective on this task after training on later tasks; None if trained
     last."""
     beside: tuple[SearchResult, ...] = ()
-    """The students of the tasks of `Problem.beside`, in their order."""
+    """Students of the tasks of `Problem.beside`, in their order."""
 
 
 @dataclass(frozen=True)
 class SearchFailure:
-    """A student that has no result: its loss was not finite, say."""
+    """Student without a result, for example because its loss was not finite."""
 
     slot: int
     """Index of the student in its population."""
     reason: str
-    """In one line, for people."""
+    """Reason in one line, for people."""
 
 
 Outcome = SearchResult | SearchFailure
 
 
 def not_finite(slot: int, curve: Sequence[CurvePoint]) -> SearchFailure | None:
-    """The failure of a student one of whose losses is not finite."""
+    """Failure of a student if one of its losses is not finite."""
     for point in curve:
         if not math.isfinite(float(point["loss"])):
             where = f"at step {point['step']} of stage {point['stage']}"
@@ -84,13 +84,12 @@ class SearchMethod(Checked, abc.ABC):
     """
 
     costs: ClassVar[frozenset[CostName]] = frozenset({"flops", "params", "bytes", "latency"})
-    """Costs that a study of the method may count: by default those that can be counted or timed of
-    any model."""
+    """Costs that a study of the method may count; by default those that apply to any model."""
     per_slot: ClassVar[frozenset[str]] = frozenset()
-    """The settings in which the members of one population may differ: paths as in `knobs`, where
-    "*" stands for anything, such as "stages.*.learning_rate"."""
+    """Settings that may differ within a population: paths as in `knobs`, where "*" matches
+    anything, such as "stages.*.learning_rate"."""
     learns_beside: ClassVar[bool] = False
-    """Whether it learns the tasks of `Study.beside` too: then a study must name some."""
+    """Whether it learns the tasks of `Study.beside`, too; a study must then name some."""
 
     def __post_init__(self) -> None:
         """Raises UserError for a list, as fields are compared and hashed, and for what is no number
@@ -103,8 +102,8 @@ class SearchMethod(Checked, abc.ABC):
                     f"{type(self).__name__}.{field.name} is a list; give a tuple: {tuple(value)!r}"
                 )
 
-    def idle(self) -> Mapping[str, str]:
-        """Fields that do nothing with the others as they are: no study tunes them.
+    def inactive(self) -> Mapping[str, str]:
+        """Fields that have no effect with the other settings, so that no study may tune them.
 
         Returns:
             The names of the fields, each with what it acts with, in a few words.
@@ -112,15 +111,15 @@ class SearchMethod(Checked, abc.ABC):
         return {}
 
     def canonical(self) -> Self:
-        """The method in its one spelling: two of equal spelling give equal results.
+        """Canonical form of the method: methods of equal form give equal results.
 
         Returns:
             By default the method as it is, for which no settings are two spellings of one student.
         """
         return self
 
-    def shortened(self, share: float) -> Self:
-        """The method with less training.
+    def scale_epochs(self, share: float) -> Self:
+        """Copy of the method with less training.
 
         Args:
             share: of the training of a student, in (0, 1].
@@ -139,7 +138,7 @@ class SearchMethod(Checked, abc.ABC):
         return self
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse a setting that does not go with the sizes of student and teacher.
+        """Refuse a setting that does not fit the sizes of student and teacher.
 
         A launch asks before anything is trained. Labels do not count: a checkpoint may have none.
 
@@ -181,7 +180,8 @@ class SearchMethod(Checked, abc.ABC):
 
 
 def populations(members: Sequence[SearchMethod]) -> list[list[int]]:
-    """Places of `members` that can train together: equal but for the settings of `per_slot`."""
+    """Groups of indices of `members` that can train together: equal except for the settings of
+    `per_slot`."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, member in enumerate(members):
         shared = (s for s in settings(member).items() if not matches(s[0], member.per_slot))

@@ -1,4 +1,4 @@
-"""Where and how a launch works: what everything takes along that is made once."""
+"""Session of a launch: device, seed, cache and progress, which everything takes along."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,13 +8,13 @@ from objectives.progress import Progress, SilentProgress
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Session:
-    """A worker of a launch, or a call from Python."""
+    """Settings of a worker of a launch, or of a call from Python."""
 
     cache: Path
-    """Folder for what is made once: see `cache`."""
+    """Cache folder: see `objectives.cache`."""
     seed: int = 0
-    """Seeds the order of rows, the teacher, augmentation."""
+    """Seed of the order of rows, the teacher, augmentation."""
     device: str = "cpu"
     """"cpu", "cuda" or "cuda:N"."""
     progress: Progress = field(default_factory=SilentProgress)
-    """Hears how long work goes on."""
+    """Shows the progress of long work."""

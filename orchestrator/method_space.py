@@ -45,7 +45,7 @@ class MethodSpace:
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial. Raises UserError for a value out of a field's range."""
-        return with_knobs(self.method, knobs).shortened(self.share)
+        return with_knobs(self.method, knobs).scale_epochs(self.share)
 
     def check(self) -> None:
         """Raise UserError unless each knob is a field of the method, may have its extreme values,
@@ -71,11 +71,11 @@ class MethodSpace:
                 )
         methods = self._extreme_methods()
         for name in self.space:
-            idle = [method.idle().get(name) for method in methods]
+            inactive = [method.inactive().get(name) for method in methods]
             allowed = (self.trial_method(knobs) for knobs in self._corners() if self._allows(knobs))
-            if all(idle) and all(name in method.idle() for method in allowed):
+            if all(inactive) and all(name in method.inactive() for method in allowed):
                 raise UserError(
-                    f"Study.space has {self.prefix}{name}, which would do nothing: {idle[0]}"
+                    f"Study.space has {self.prefix}{name}, which would do nothing: {inactive[0]}"
                 )
 
     def _extreme_methods(self) -> list[SearchMethod]:

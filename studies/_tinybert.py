@@ -28,7 +28,7 @@ def tinybert_study(task: str, size: Literal["4x312", "6x768"]) -> Study:
     # As many steps as ten passes over the rows themselves, as in the source: copies are no excuse.
     method = MaskSearch.preset(
         "anneal", spaces=("heads", "ffn", "qk", "v", "input_qkv"), stages=FOUR_STEPS
-    ).shortened(1 / (1 + copies))
+    ).scale_epochs(1 / (1 + copies))
     search_steps = sum(stage.epochs for stage in FOUR_STEPS if stage.searches) * ROWS[task] / 32
     return Study(
         name=f"{task}-{size}",

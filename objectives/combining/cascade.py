@@ -1,4 +1,5 @@
-"""A cascade of models: a small one answers, and where it is unsure a larger one is asked.
+"""Cascade of models: a small one answers, and defers the rows of which it is unsure to a larger
+one.
 
 The small model's confidence in a row is its highest probability, its margin or its entropy; rows
 below a threshold are deferred (Viola and Jones 2001; of classifiers of text Wang et al. 2022,
@@ -27,25 +28,25 @@ from objectives.metric import Labels, Logits
 
 _Model = TypeVar("_Model")
 SHARES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-"""Shares of the selection rows whose deferral `cascades` looks at."""
+"""Shares of deferred selection rows that `cascades` tries."""
 _SECOND = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""Shares of the selection rows that the second of three models would defer, asked about all."""
+"""Shares of the selection rows that the second of three models would defer if it answered all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cascade:
-    """Models, when each next one is asked, and what they are worth together."""
+    """Models with their thresholds, and the scores of the whole."""
 
     stages: tuple[CascadeStage, ...]
-    """Its models, the cheapest first; one alone defers nothing."""
+    """Its models, the cheapest first; a single model defers nothing."""
     deferred: float
     """Share of the selection rows that the first model defers."""
     heldout_deferred: float
-    """Share of the held-out rows that it defers."""
+    """Share of the held-out rows that the first model defers."""
     cost: float
-    """Mean of a selection row, in the unit of the members' costs."""
+    """Mean cost of a selection row, in the unit of the members' costs."""
     heldout_cost: float
-    """Mean of a held-out row."""
+    """Mean cost of a held-out row."""
     metric: float
     """The task's metric on the selection split."""
     heldout_metric: float
@@ -53,12 +54,12 @@ class Cascade:
     agreement: float
     """Share of the selection rows on which it answers as the unpruned model does."""
     heldout_agreement: float
-    """Share of the held-out rows."""
+    """Share of the held-out rows on which it answers as the unpruned model does."""
 
 
 def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArray[np.float64]:
-    """How sure a model is of each row (rows,), from its logits (rows, C): the highest probability;
-    how far it is above the second; or minus the entropy in nats."""
+    """Confidence in each row (rows,), from logits (rows, C): the highest probability; its distance
+    from the second; or minus the entropy in nats."""
     shares = probabilities(logits, temperature)
     if kind == "entropy":
         return np.asarray((shares * np.log(np.maximum(shares, 1e-300))).sum(-1))
@@ -67,8 +68,8 @@ def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArr
 
 
 def temperature_of(logits: Logits, labels: Labels) -> float:
-    """The temperature of the least negative log-likelihood (Guo et al. 2017), of those at equal
-    steps from a twentieth to 20. Of rows that are all right there is none: it is 1."""
+    """Temperature of the lowest negative log-likelihood (Guo et al. 2017), from equal logarithmic
+    steps between a twentieth and 20; 1 if all rows are right, as then there is none."""
     rows = np.arange(len(labels))
     if (logits.argmax(-1) == labels).all():
         return 1.0
@@ -81,7 +82,7 @@ def temperature_of(logits: Logits, labels: Labels) -> float:
 
 
 def judged(member: Member, rows: GateRows) -> Cascade:
-    """Scores of a model alone or of a cascade."""
+    """Scores of a single model or of a cascade."""
     answers = {role: logits.argmax(-1) for role, logits in member.logits.items()}
     deferred = member.deferred or dict.fromkeys(answers, 0.0)
     return Cascade(
@@ -99,7 +100,7 @@ def judged(member: Member, rows: GateRows) -> Cascade:
 
 @dataclass(frozen=True, eq=False)
 class CascadePair:
-    """Two members, and the order in which the small one's rows are deferred."""
+    """Two members, and the confidence by which the small one's rows are deferred."""
 
     small: Member
     large: Member
@@ -109,19 +110,19 @@ class CascadePair:
 
     @cached_property
     def sure(self) -> dict[str, NDArray[np.float64]]:
-        """The small one's confidence in each row of a role."""
+        """Confidence of the small one in each row, by role."""
         return {
             role: confidence_of(self.confidence, logits, self.temperature)
             for role, logits in self.small.logits.items()
         }
 
     def at(self, threshold: float) -> Cascade:
-        """The cascade that defers the rows of less confidence than this."""
+        """Cascade that defers the rows below this confidence."""
         return judged(self.joined(threshold), self.rows)
 
     def joined(self, threshold: float) -> Member:
-        """The cascade at a threshold, which another model can defer to; the small model alone where
-        no selection row is deferred."""
+        """Cascade at a threshold as a member, to which another model can defer; the small model
+        alone if no selection row is deferred."""
         small, large = self.small, self.large
         deferred = {role: sure < threshold for role, sure in self.sure.items()}
         if not deferred["select"].any():
@@ -147,12 +148,12 @@ class CascadePair:
         )
 
     def said(self, role: str, threshold: float) -> Labels:
-        """The class of each row (rows,)."""
+        """Predicted class of each row (rows,)."""
         answers = (self.large.logits[role].argmax(-1), self.small.logits[role].argmax(-1))
         return np.asarray(np.where(self.sure[role] < threshold, *answers))
 
     def threshold(self, deferred: float) -> float:
-        """The one that defers this share of the selection rows."""
+        """Threshold that defers this share of the selection rows."""
         if deferred <= 0 or deferred >= 1:
             return float("inf" if deferred > 0 else "-inf")
         return float(np.quantile(self.sure["select"], deferred))
@@ -188,19 +189,20 @@ class DeferralCurve:
 
     thresholds: NDArray[np.float64]
     costs: NDArray[np.float64]
-    """Mean of a selection row."""
+    """Mean cost of a selection row."""
     agreed: NDArray[np.int64]
     """Selection rows on which the cascade answers as the unpruned model does."""
 
 
 def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
-    """With the confidence that tells best, on the selection split, where the two answer alike."""
+    """Pair two members by the confidence that best predicts, on the selection split, where the two
+    agree."""
     logits = small.logits["select"]
     temperature = temperature_of(logits, large.logits["select"].argmax(-1))
     alike = logits.argmax(-1) == large.logits["select"].argmax(-1)
 
     def told(kind: Confidence) -> float:
-        """The mean share that is alike among the surest rows, over all numbers of them."""
+        """Mean agreement of the two among the n surest rows, over all n."""
         order = np.argsort(-confidence_of(kind, logits, temperature), kind="stable")
         return float((np.cumsum(alike[order]) / np.arange(1, len(order) + 1)).mean())
 
@@ -208,13 +210,13 @@ def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
 
 
 def spread(models: Sequence[_Model], most: int) -> list[_Model]:
-    """Take at most so many models, evenly spaced, the first and the last among them."""
+    """Take at most this many models, evenly spaced, including the first and the last."""
     indices = np.linspace(0, len(models) - 1, min(len(models), most))
     return [models[round(index)] for index in indices]
 
 
 def pairs_of(members: Sequence[Member], rows: GateRows) -> Iterator[CascadePair]:
-    """All pairs of a cheaper and a costlier member that may be worth their cost."""
+    """All pairs of a cheaper and a costlier member that may pay."""
     for small in members:
         for large in members:
             if small.cost < large.cost:
@@ -224,8 +226,8 @@ def pairs_of(members: Sequence[Member], rows: GateRows) -> Iterator[CascadePair]
 def threefold(
     pairs: Sequence[CascadePair], which: NDArray[np.bool_] | None = None
 ) -> Iterator[CascadePair]:
-    """Cascades of three models: of two pairs, one of which ends with the model that the other one
-    begins with. Their thresholds defer each of `_SECOND` of the selection rows, or of a subset."""
+    """Cascades of three models, from pairs that share the middle one, at thresholds that defer each
+    of `_SECOND` of the selection rows, or of a subset."""
     for second in pairs:
         part = second if which is None else second.judged_by(which)
         for large in [second.joined(part.threshold(share)) for share in _SECOND]:
@@ -235,7 +237,7 @@ def threefold(
 
 
 def cascades(pairs: Iterable[CascadePair]) -> list[Cascade]:
-    """Every pair, deferring each of `SHARES`."""
+    """Cascades of every pair that defer each of `SHARES`."""
     return [pair.at(pair.threshold(share)) for pair in pairs for share in SHARES]
 
 

@@ -1,4 +1,4 @@
-"""Which cascade passes a gate: what is said of it holds for all rows with 95% confidence.
+"""Choose a cascade that passes a gate: its promise holds for all rows with 95% confidence.
 
 To choose the cheapest of many is to choose the luckiest, too. So a third of the selection rows
 orders the cascades: their Pareto front of cost and agreement with the unpruned model. The others,
@@ -21,13 +21,12 @@ from objectives.combining.cascade import Cascade, CascadePair, judged, pair_of, 
 from objectives.combining.members import enough
 
 _STEP = 0.98
-"""Cost of a cascade that is tested, at most, as a share of the one before: nearer ones differ in a
-few answers, and a bootstrap takes long. A model alone is always tested."""
+"""Largest cost of the next tested cascade, as a share of the one before: nearer ones differ in few
+answers, and a bootstrap takes long. A single model is always tested."""
 
 
 def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
-    """The cheapest cascade that agrees with the unpruned model on this share, below 1, of all rows;
-    None where the selection rows cannot say so of any, or are too few."""
+    """Cheapest cascade that agrees with the unpruned model on this share of all rows."""
     needed = enough(share, vouching(_rows(pairs)))
     if needed is None:
         return None
@@ -71,7 +70,8 @@ def _rows(pairs: Sequence[CascadePair]) -> int:
 def _cheapest_passing(
     pairs: Sequence[CascadePair], passes: Callable[[CascadePair, float], bool]
 ) -> Cascade | None:
-    """Test the front of the rows that choose by the others, downwards until one cascade fails."""
+    """Test cascades, the cheapest last, on the judging rows until one fails; the choosing rows
+    order them."""
     if not pairs:
         return None
     third = _choosing(_rows(pairs))
@@ -110,14 +110,14 @@ def _cheapest_passing(
 
 
 def _fitted(pair: CascadePair, third: NDArray[np.bool_]) -> CascadePair:
-    """With the confidence and the temperature that the rows which choose tell best by."""
+    """Fit confidence and temperature of a pair on the choosing rows."""
     part = pair.judged_by(third)
     fitted = pair_of(part.small, part.large, part.rows)
     return replace(pair, confidence=fitted.confidence, temperature=fitted.temperature)
 
 
 def most_agreeing_within(pairs: Sequence[CascadePair], cost: float) -> Cascade | None:
-    """The cascade of the highest agreement among those of at most this mean cost, if any."""
+    """Cascade of the highest agreement with at most this mean cost, if any."""
     candidates = []
     for pair in [*pairs, *threefold(pairs)]:
         curve = pair.curve()

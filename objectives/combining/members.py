@@ -1,4 +1,4 @@
-"""The parts that cascades are made of, and how their answers are judged."""
+"""Members of cascades, and the rows that judge their answers."""
 
 import math
 from collections.abc import Mapping
@@ -20,24 +20,24 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class CascadeStage:
-    """A model of a cascade, and the rows that it defers to the next one."""
+    """Model of a cascade, with the threshold below which it defers to the next one."""
 
     number: int | None
     """Number of its trial; None is the unpruned model."""
     engine: str = ""
-    """In which it answers, where members have several."""
+    """Engine that answers, if members have several."""
     confidence: Confidence = "probability"
-    """How its sureness is told: its highest probability, how far that is above the second, or minus
-    the entropy."""
+    """Kind of confidence: the highest probability, its distance from the second, or minus the
+    entropy."""
     temperature: float = 1.0
-    """That its logits are divided by."""
+    """Divisor of its logits."""
     threshold: float = -math.inf
-    """A row of less confidence is deferred; the last stage defers none."""
+    """Confidence below which a row is deferred; the last stage defers none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A finished model: its answers on the rows that judge, and what one answer costs."""
+    """Finished model: its answers on the judging rows, and the cost of an answer."""
 
     number: int | None
     """Number of its trial; None is the unpruned model."""
@@ -46,17 +46,18 @@ class Member:
     logits: Mapping[str, Logits]
     """Logits of "select" and "heldout"."""
     engine: str = ""
-    """In which it answers, where members have several."""
+    """Engine that answers, if members have several."""
     rest: tuple[CascadeStage, ...] = ()
-    """Of a cascade its models; see `stages`."""
+    """Further models of a cascade; see `stages`."""
     costs: Mapping[str, Array] | None = None
-    """Of a cascade the cost of each row (rows,) of each role; of one model all cost the same."""
+    """Costs (rows,) by role of a cascade; None for a single model, whose answers all cost the
+    same."""
     deferred: Mapping[str, float] | None = None
-    """Of a cascade the share of the rows of each role that its first model defers."""
+    """Share of the rows, by role, that the first model of a cascade defers."""
 
     @property
     def stages(self) -> tuple[CascadeStage, ...]:
-        """The models that answer, the first one first."""
+        """Models in the order in which they are asked."""
         return self.rest or (CascadeStage(self.number, self.engine),)
 
     def costs_of(self, role: str) -> Array:
@@ -74,17 +75,17 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class GateRows:
-    """The rows that judge: the labels, and the answers that agreement is with."""
+    """Judging rows: their labels, and the unpruned model's answers."""
 
     metric: Metric
     labels: Mapping[str, Labels]
     """(rows,) of "select" and "heldout", classes."""
     original: Mapping[str, Labels]
-    """(rows,): the classes that the unpruned model gives."""
+    """(rows,): classes that the unpruned model predicts."""
     classes: int
 
     def value(self, role: str, said: Labels) -> float:
-        """The metric of these classes (rows,)."""
+        """Metric of predicted classes (rows,)."""
         return metric_value(self.metric, self.labels[role], said, classes=self.classes)
 
     def judged_by(self, which: NDArray[np.bool_]) -> "GateRows":
@@ -95,8 +96,8 @@ class GateRows:
         return replace(self, labels=labels, original=original)
 
     def surely(self, role: str, said: Labels, kept: float) -> float:
-        """How far the metric of these classes is above `kept` times the unpruned model's, at least,
-        at 95% confidence by a paired bootstrap over the rows."""
+        """Lower bound, at 95% confidence by a paired bootstrap over the rows, of how far the metric
+        of these classes is above `kept` times the unpruned model's."""
         achieved, original = (
             resampled_metrics(self.metric, self.labels[role], answers, self.classes)
             for answers in (said, self.original[role])
@@ -104,7 +105,7 @@ class GateRows:
         return float(np.quantile(achieved - kept * original, 1 - CONFIDENCE))
 
     def agreement(self, role: str, said: Labels) -> float:
-        """The share of the rows on which they are the unpruned model's."""
+        """Share of the rows on which these classes are the unpruned model's."""
         return float((said == self.original[role]).mean())
 
 
@@ -116,7 +117,7 @@ def probabilities(logits: Array, temperature: float = 1.0) -> NDArray[np.float64
 
 
 def at_least(right: Array | int, rows: int) -> NDArray[np.float64]:
-    """Least share that is right among all rows of the kind, at 95% confidence.
+    """Lower bound, at 95% confidence, of the share of right rows.
 
     The one-sided bound of Clopper and Pearson (1934) for `right` of `rows` independent rows.
     """
@@ -129,8 +130,7 @@ def at_least(right: Array | int, rows: int) -> NDArray[np.float64]:
 
 
 def enough(share: float, rows: int) -> int | None:
-    """Fewest rows that must be right for `at_least` to give this share; None if all would not
-    do."""
+    """Fewest right rows for which `at_least` returns this share; None if all would not do."""
     bounds = at_least(np.arange(rows + 1), rows)
     index = int(np.searchsorted(bounds, share))
     return index if index <= rows else None

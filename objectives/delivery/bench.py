@@ -1,4 +1,4 @@
-"""Milliseconds of whole classifiers, side by side: what half the FLOPs is worth on this machine.
+"""Time whole classifiers side by side: what half the FLOPs gives on this machine.
 
 The models take turns, so that a slow moment of the machine is everybody's. Weights do not matter to
 time: beside models that were cut the unpruned one stands with random weights, unless another is
@@ -49,15 +49,15 @@ class OfRun:
     """The unpruned model of a run, and the data to score its students on."""
 
     unpruned: PreTrainedModel | None = None
-    """That model with its own weights; None: a twin of the first student, with random ones."""
+    """The unpruned model with its weights; None: a twin of the first student, with random ones."""
     layers: int | None = None
     """Layers of the twin; by default those of the student, as if no whole layers had been left
     out."""
     data: Inputs | None = None
-    """A study's data: on it models are timed from text to label in the engines of onnxruntime, and
-    scored in engines of other bits than `bits`. A twin is not scored: its weights are random."""
+    """Data of a study, on which models are timed from text to label in onnxruntime and scored in
+    engines of other bits than `bits`. A twin is not scored, as its weights are random."""
     bits: int = FULL_BITS
-    """In which the run scored them."""
+    """Bits in which the run scored its models."""
 
 
 @spelled
@@ -233,7 +233,7 @@ class _OnData:
     def from_text(
         self, engine: Engine, files: Mapping[str, Path], flops: Callable[[str, int], int]
     ) -> Iterator[Timing]:
-        """Every model, its file behind its tokenizer, on the first texts of the selection split."""
+        """Time every model from text to label, on the first texts of the selection split."""
         for tokenizer in self.tokenizers.values():
             if not tokenizer.is_fast:
                 kind = type(tokenizer).__name__

@@ -1,4 +1,4 @@
-"""`check`: does a folder still answer as the original model does, on the texts of today?
+"""`check`: test whether a folder still answers as the original model does, on new texts.
 
 Without the original only the texts can be compared, with it the answers, too."""
 
@@ -28,7 +28,7 @@ _TOGETHER = 32  # texts that the original answers before the test is looked at a
 # Tests of a promise: of a share, as answers come in, and of two samples.
 
 ALARM = 0.001
-"""Chance at most that samples from one source count as different, in all tests together."""
+"""Largest probability that samples from one source count as different, in all tests together."""
 _ROWS_OF_PRIOR = 20  # rows that the prior of the share is worth: a few points around the gate
 _MOST_ROWS = 1e6  # more are as good as none
 
@@ -64,7 +64,8 @@ def verdict(agrees: Sequence[bool], share: float) -> bool | None:
 
 
 def more_rows(agreed: int, asked: int, share: float) -> int | None:
-    """How many more rows would tell, if they agree as those so far; None if a million would not."""
+    """Number of further rows that would decide, if they agree as those so far; None if a million
+    would not."""
     rows = asked * np.geomspace(1, _MOST_ROWS / asked, 200)
     proven = evidence(agreed / asked * rows, rows, share).max(axis=0) >= -np.log(1 - CONFIDENCE)
     return int(np.ceil(rows[proven.argmax()] - asked)) if proven.any() else None
@@ -72,21 +73,21 @@ def more_rows(agreed: int, asked: int, share: float) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A share of the texts as it was expected, and now."""
+    """Expected and current share of the texts."""
 
     expected: float
     now: float
     chance: float
-    """Chance of so large a difference between two samples from one source."""
+    """Probability of such a difference between two samples from one source."""
 
     @property
     def alarm(self) -> bool:
-        """Whether the difference is no chance; of two tests each has half of `ALARM`."""
+        """Whether the difference is significant; each of two tests has half of `ALARM`."""
         return self.chance < ALARM / 2
 
 
 def change_of_share(before: tuple[int, int], now: tuple[int, int]) -> Change:
-    """Compare two counts, each of some rows, by Fisher's exact test."""
+    """Compare two counts of rows by Fisher's exact test."""
     table = [[count, rows - count] for count, rows in (before, now)]
     chance = float(fisher_exact(table).pvalue)
     return Change(expected=before[0] / before[1], now=now[0] / now[1], chance=chance)
@@ -112,25 +113,26 @@ def fewest_rows(before: int) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """Whether a promise holds on new texts, and how these differ from those at writing."""
+    """Result of `check`: whether the promise holds on new texts, and how these differ from those at
+    writing."""
 
     texts: int
-    """Different texts that were read."""
+    """Number of different texts that were read."""
     strange: Change
-    """Share of the texts at writing that a text is stranger than, in the mean: by the rarity of its
+    """Mean share of the texts at writing that are less strange than a new text, by the rarity of
     tokens."""
     deferred: Change | None
-    """Share of the texts that the first model defers; None of a folder of one model."""
+    """Share of the texts that the first model defers; None for a folder of one model."""
     promised: float
     """Share of all texts that are answered as the original model does, at 95% confidence."""
     agreed: int = 0
-    """Answers that are the original's."""
+    """Number of answers that equal the original's."""
     asked: int = 0
-    """Texts that the original was asked about; 0 where it was not given."""
+    """Number of texts that the original answered; 0 if it was not given."""
     holds: bool | None = None
-    """Whether the promise holds, with 95% confidence; None where that is not known."""
+    """Whether the promise holds, with 95% confidence; None if unknown."""
     more: int | None = None
-    """How many more texts would tell; None if it is known, or if a million would not."""
+    """Number of further texts that would decide; None if decided, or if a million would not do."""
 
     @property
     def changed(self) -> bool:
@@ -139,7 +141,8 @@ class Holding:
 
     @property
     def alarm(self) -> bool:
-        """Whether something must be done: it does not hold, or it may not and nobody knows."""
+        """Whether the user must act: the promise does not hold, or the texts changed and that is
+        unknown."""
         return self.holds is False or (self.holds is None and self.changed)
 
     def sentence(self) -> str:
@@ -269,7 +272,8 @@ def _asked(
     share: float,
     say: Callable[[str], None],
 ) -> list[bool]:
-    """Whether each answer is the original's, for texts drawn at random until that tells."""
+    """Compare answers with the original's for texts drawn at random, until the result is
+    decided."""
     names = original.outputs
     if sorted(names) != sorted(classifier.labels or ()):
         raise original.refusal(

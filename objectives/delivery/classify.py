@@ -27,22 +27,22 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 Ids = tuple[list[int], list[int]]
-"""Token ids of a text, and the segment of each."""
+"""Token ids of a text, and their segment ids."""
 _WORDS, _LONGEST = 1 << 15, 24  # words in a dictionary, characters of a word: 28 MB at most
 _FORMS, _UNLIKE = 1 << 14, "\0"  # characters in a dictionary: 3 MB at most
 
 
 class Answer(NamedTuple):
-    """A label and the probability of each; of a regression the number, and no probabilities. Where
-    a text may have several labels those above 0.5 or their own thresholds, also none."""
+    """Label and the probability of each label. For a regression the number, and no probabilities.
+    For several labels a text those above 0.5 or their own thresholds, possibly none."""
 
     label: str | float | list[str]
     probabilities: dict[str, float]
 
 
 class _Characters(dict[int, str]):
-    """A tokenizer's normal form of each character, with spaces around those that it splits off, as
-    `str.translate` asks; `_UNLIKE` where it may depend on the characters beside it."""
+    """Normal form of each character for `str.translate`, with spaces around those that the
+    tokenizer splits off; `_UNLIKE` if it may depend on neighbours."""
 
     def __init__(self, normalize: Callable[[str], str], split: Callable[[str], list[Any]]):
         self.normalize, self.split = normalize, split
@@ -65,8 +65,8 @@ class _Characters(dict[int, str]):
 
 
 class WordReader:
-    """A dictionary from words to token ids, which a BERT tokenizer fills: it reads texts several
-    times as fast. It steps aside wherever its ids could be others."""
+    """Dictionary from words to token ids, filled by a BERT tokenizer, which reads texts several
+    times as fast. Texts whose ids could differ go to the tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, longest: int):
         self.model, self.longest = tokenizer.model, longest
@@ -110,7 +110,7 @@ class WordReader:
 
 
 class _WordTable:
-    """A cell without operations in numpy: pooled rows of its words, and a head."""
+    """Cell without operations, in numpy: pooled embeddings of words, and a head."""
 
     pools: ClassVar[dict[str, Callable[[Any], Any]]] = {
         "mean": lambda states: np.add.reduce(states) / len(states),
@@ -206,7 +206,7 @@ class _Stage:
         return ids[: self.head] + ids[len(ids) - self.tail :]
 
     def unsure(self, logits: Any) -> list[int]:
-        """Give the indices of the rows that the next model is asked about."""
+        """Indices of the rows that are deferred to the next model."""
         sure = _CONFIDENCES[self.settings["confidence"]]
         temperature, threshold = self.settings["temperature"], self.settings["threshold"]
         rows = enumerate(logits.tolist())
@@ -214,7 +214,7 @@ class _Stage:
 
 
 class Classifier:
-    """The models of a folder, for any thread; `threads` of one operation, 0 for all cores."""
+    """Models of a folder, safe for any thread; `threads` of one operation, 0 for all cores."""
 
     def __init__(self, folder: str | Path = Path(__file__).parent, threads: int = 1):
         settings = json.loads((Path(folder) / "classifier.json").read_text(encoding="utf-8"))
@@ -251,7 +251,7 @@ class Classifier:
         return logits
 
     def __call__(self, texts: Iterable[str | tuple[str, str]], batch: int = 8) -> list[Answer]:
-        """An answer for each text, in their order; a string is one text."""
+        """Answer each text, in order; a string is one text."""
         listed = _listed(texts)
         if len(listed) == 1:
             return self._answers(self._logits(listed))
@@ -291,7 +291,7 @@ class Classifier:
 
 
 def _listed(texts: Any) -> list[Any]:
-    """The texts as a list. Raises TypeError for what is neither a string nor a pair of them."""
+    """Convert texts to a list. Raises TypeError for anything but strings and pairs of strings."""
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):
         raise TypeError("a table or a mapping gives the names of its columns; give a list of texts")
     listed = [texts] if isinstance(texts, str) else texts
@@ -335,7 +335,7 @@ _CONFIDENCES: dict[str, Callable[[list[float]], float]] = {
 
 
 def _main() -> None:
-    """Print the label of each line as it comes, and at the end which lines are not UTF-8."""
+    """Print the label of each line as it arrives, and at the end the lines that are not UTF-8."""
     classifier, torn = Classifier(), []
     try:
         for number, line in enumerate(sys.stdin.buffer, 1):

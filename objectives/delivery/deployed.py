@@ -1,4 +1,4 @@
-"""A folder that answers without torch: ONNX files, tokenizers, classifier.json and classify.py."""
+"""Write folders that answer without torch: ONNX files, tokenizers, classifier.json, classify.py."""
 
 import json
 import shutil
@@ -37,9 +37,9 @@ def stage_of(
     truncation: str = "head",
     texts: Texts = (),
 ) -> StageSettings:
-    """An entry for the ONNX file `model` in `folder`, or elsewhere by its absolute path; its
-    tokenizer is written to tokenizer.json in the folder, unless it is there already. Ids come from
-    a dictionary of words where it knows the tokenizer and is right on all `texts`.
+    """Entry for the ONNX file `model` in `folder`, or elsewhere by its absolute path. Its tokenizer
+    is written to tokenizer.json in the folder, unless it is there already. Ids come from a
+    dictionary of words if it supports the tokenizer and is right on all `texts`.
 
     Raises UserError for a tokenizer that is written in Python alone.
     """
@@ -67,7 +67,7 @@ def stage_of(
 
 
 def _exact_words(file: Path, max_length: int, texts: Texts) -> bool:
-    """Whether a dictionary of words gives the ids of this tokenizer on all texts that it reads."""
+    """Whether a dictionary of words gives this tokenizer's ids on all texts that it reads."""
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -84,9 +84,9 @@ def write_classifier(
     several: bool = False,
     thresholds: Sequence[float] | None = None,
 ) -> None:
-    """Write classifier.json and classify.py. Stages of one tokenizer share its file; `labels` are
-    in the order of the outputs, None where the output is a number; a text may have `several`, each
-    above its own probability if there are `thresholds`."""
+    """Write classifier.json and classify.py. Stages with the same tokenizer share its file;
+    `labels` are in the order of the outputs, None for regression; with `several` a text has each
+    label above its threshold, or above 0.5."""
     for earlier, stage in combinations(stages, 2):
         file, shared = (folder / of_stage["tokenizer"] for of_stage in (stage, earlier))
         if file != shared and file.read_bytes() == shared.read_bytes():
@@ -147,12 +147,12 @@ def write_single(
 
 
 def texts_of(inputs: Inputs, role: str) -> list[str | tuple[str, str]]:
-    """The texts of a role as a classifier takes them."""
+    """Texts of a role as a classifier takes them."""
     return [row[0] if len(row) == 1 else (row[0], row[1]) for row in inputs.text.roles[role].texts]
 
 
 def answers_to(classifier: Classifier, texts: Texts) -> NDArray[np.float32]:
-    """Logits (texts, C), in the batches that a call of the classifier makes by itself."""
+    """Logits (texts, C), in the batches of an ordinary call."""
     batches = [classifier.logits(texts[start : start + 8]) for start in range(0, len(texts), 8)]
     return np.concatenate(batches).astype(np.float32)
 
@@ -186,7 +186,7 @@ def text_to_label(
 
 
 def is_of_words(model: PreTrainedModel) -> bool:
-    """Whether a model is a cell that pools its words, with nothing in between."""
+    """Whether a model is a cell without operations, which pools its words."""
     return (
         isinstance(model, CellForSequenceClassification)
         and not model.graph.nodes

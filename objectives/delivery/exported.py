@@ -1,4 +1,4 @@
-"""An exported model: a folder that transformers loads without maskfront; its ONNX files scored."""
+"""Exported models: folders that transformers loads without maskfront, and scores of ONNX files."""
 
 from functools import partial
 from pathlib import Path
@@ -56,8 +56,8 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
 
 
 def load_model(folder: Path) -> PreTrainedModel:
-    """The classifier of an exported folder, in evaluation mode on the CPU; runs no code of it.
-    Raises UserError where there is none."""
+    """Load the classifier of an exported folder, in evaluation mode on the CPU, without running
+    code of it. Raises UserError if there is none."""
     if not folder.is_dir():
         raise UserError(f"'{folder}': there is no such folder of a model")
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""The texts that a folder was made on, in numbers: what `check` compares later texts with."""
+"""Statistics of the texts that a folder was made on, with which `check` compares later texts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _RARE = 5  # a token of fewer training texts counts as in none: no rare name can
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reference:
-    """Promise of a folder, and the strangeness of its held-out texts."""
+    """Promised agreement of a folder, and the strangeness of its held-out texts."""
 
     agreement: float
-    """Share of all such texts that it answers as the original model does, at 95% confidence."""
+    """Share of all such texts that the folder answers as the original model does, at 95%
+    confidence."""
     deferred: int
     """Held-out texts that the first model deferred."""
     pairs: bool
@@ -36,7 +37,7 @@ class Reference:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """The tokenizer of the folder's last model, which reads the whole text."""
+    """Tokenizer of the folder's last model, without truncation."""
     settings = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_file(str(folder / settings["stages"][-1]["tokenizer"]))
     tokenizer.no_truncation()
@@ -52,7 +53,7 @@ def _tokens(tokenizer: Tokenizer, texts: Texts) -> list[NDArray[np.int64]]:
 def strangeness_of(
     tokenizer: Tokenizer, texts: Texts, rarity: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Mean rarity of the tokens of each text (texts,), 0 without any."""
+    """Mean rarity of the tokens of each text (texts,); 0 for a text without tokens."""
     tokens = _tokens(tokenizer, texts)
     return np.array([rarity[ids].mean() if len(ids) else 0 for ids in tokens], dtype=np.float32)
 
@@ -60,7 +61,7 @@ def strangeness_of(
 def write_reference(
     folder: Path, train: Texts, heldout: Texts, *, agreement: float, deferred: int
 ) -> None:
-    """Write beside classifier.json what `read_reference` reads."""
+    """Write the reference, which `read_reference` reads, beside classifier.json."""
     tokenizer = tokenizer_of(folder)
     counts = np.zeros(1 + max(tokenizer.get_vocab().values()), dtype=np.int64)
     for ids in _tokens(tokenizer, train):
@@ -75,7 +76,7 @@ def write_reference(
 
 
 def read_reference(folder: Path) -> Reference:
-    """Read the numbers; UserError for a folder without them."""
+    """Read the reference. Raises UserError for a folder without one."""
     try:
         with safe_open(folder / _FILE, "numpy") as file:
             arrays = {name: file.get_tensor(name) for name in ("rarity", "strangeness")}

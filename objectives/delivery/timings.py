@@ -1,4 +1,4 @@
-"""Milliseconds of models in engines, as records; imports no torch, for reports."""
+"""Records of models' milliseconds in engines. Imports no torch, for reports."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ class Timing:
     """Times of a model in an engine: forward passes of token ids, or calls from text to label."""
 
     model: str
-    """Its folder, or the name of the reference."""
+    """Folder of the model, or name of the reference."""
     engine: Engine
     bits: PositiveInt
     """Bits of the weights in this engine."""
@@ -21,7 +21,7 @@ class Timing:
     """Bytes that the engine loads."""
     batch: PositiveInt
     length: PositiveInt
-    """Tokens in each sequence of a batch, nothing padded; of texts the mean, rounded."""
+    """Tokens in each sequence of a batch, without padding; for texts the rounded mean."""
     flops: PositiveInt
     """FLOPs of one sequence of this length."""
     quartiles: tuple[FinitePositive, FinitePositive, FinitePositive]
@@ -29,16 +29,16 @@ class Timing:
     slow: FinitePositive
     """95th percentile of the milliseconds."""
     texts: bool = False
-    """Whether calls from text to label were timed, on the task's own texts and with the tokenizer;
-    such times are compared with one another alone."""
+    """Whether calls from text to label were timed, on the task's texts and with the tokenizer; such
+    times are only compared with one another."""
     flops_ratio: FinitePositive = 1.0
-    """FLOPs as a share of the reference's."""
+    """FLOPs relative to the reference."""
     against: str = ""
     """The float32 engine in which the reference is fastest."""
     speed_up: FinitePositive = 1.0
-    """How many times as fast as the reference in the engine `against`."""
+    """Speed-up over the reference in the engine `against`."""
     speed_up_in_engine: FinitePositive = 1.0
-    """How many times as fast as the reference in the same engine."""
+    """Speed-up over the reference in the same engine."""
     worth: Worth | None = None
     """Scores on the study's data; None where the model was not scored in this engine: with the
     run's own bits the scores are those of its trial."""
@@ -47,7 +47,7 @@ class Timing:
 
     @property
     def milliseconds(self) -> float:
-        """The median."""
+        """Median milliseconds."""
         return self.quartiles[1]
 
     @property
@@ -63,14 +63,14 @@ class Timing:
 
 @dataclass(frozen=True)
 class Bench:
-    """All that was timed in one process."""
+    """All timings of one process."""
 
     reference: str
-    """The model that speed-ups are against."""
+    """Model to which speed-ups refer."""
     timings: tuple[Timing, ...]
     """Timings, those of texts first."""
     skipped: Mapping[str, str]
-    """Engine to the reason why it did not run."""
+    """Reasons of engines that did not run, by engine."""
     conditions: Mapping[str, str | int]
 
 

@@ -15,14 +15,14 @@ the first alone; the others run what its codes stand for. In a written folder nu
 a cell without operations, which onnxruntime makes slower."""
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 FULL_BITS = 32
-"""Here again, as `objectives.students.bert` imports torch."""
+"""Bits of unquantised weights; defined again here, as `objectives.students.bert` imports torch."""
 _FEWER = {"bfloat16": 16, "onnxruntime-int8": 8, "onnxruntime-int4": 4}
 BITS: Mapping[str, int] = {engine: _FEWER.get(engine, FULL_BITS) for engine in ENGINES}
 """Bits of the weights by engine: an engine with fewer than `FULL_BITS` gives other answers."""
 
 
 def check_engines(names: Sequence[str] | None) -> tuple[Engine, ...]:
-    """The engines of these names, all for None. Raises UserError for one that is not there."""
+    """Check names of engines; None means all. Raises UserError for an unknown one."""
     chosen = tuple(engine for engine in ENGINES if names is None or engine in names)
     unknown = set(names or ()) - set(chosen)
     if unknown:

@@ -1,4 +1,4 @@
-"""A classifier as an ONNX file, checked against torch; its twins in int8 and 4 bits.
+"""Export a classifier to ONNX, checked against torch, and its copies in int8 and 4 bits.
 
 Needs the extra "onnx". The exporter is torch's own (dynamo), the runtime onnxruntime on the CPU.
 """
@@ -36,7 +36,7 @@ _TOLERANCE = 1e-4
 
 
 def check_installed(*packages: str) -> None:
-    """Raise UserError, which says what to install, unless these packages are there."""
+    """Raise UserError, which names what to install, unless these packages are there."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise UserError(
@@ -117,7 +117,7 @@ def write_int4(file: Path, quantised: Path) -> None:
 
 
 def open_session(file: Path, threads: int | None = None) -> onnxruntime.InferenceSession:
-    """An ONNX file ready to run on the CPU; `threads` of one operation, None for all cores."""
+    """Open an ONNX file on the CPU; `threads` of one operation, None for all cores."""
     check_installed("onnxruntime")
     import onnxruntime
 
@@ -167,9 +167,9 @@ def _random_inputs(model: PreTrainedModel, batch: int, length: int) -> dict[str,
 
 
 def _with_plain_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy whose attention is two matmuls around a softmax. The graph of torch's fused one also
-    guards rows without any token, which no text is: a third more nodes, 3 to 9% of the time of a
-    forward pass of a MiniLM."""
+    """Copy with attention as two matmuls around a softmax. The graph of torch's fused attention
+    also guards rows without any token, which no text is: a third more nodes, 3 to 9% of the time of
+    a forward pass of a MiniLM."""
     with no_init_weights():  # they are loaded below
         plain: PreTrainedModel = type(model)._from_config(
             copy.deepcopy(model.config), attn_implementation="eager"
@@ -196,7 +196,8 @@ def _keep_norms_apart(program: torch.onnx.ONNXProgram) -> None:
 
 @contextmanager
 def _silent_exporter() -> Iterator[None]:
-    """The exporter warns of operators that no BERT has, and of its own deprecations."""
+    """Silence the exporter's warnings of operators that no BERT has, and of its own
+    deprecations."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

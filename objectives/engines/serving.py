@@ -26,7 +26,7 @@ from objectives.students.bert.quantising import dense
 
 Feeds = Mapping[str, Tensor]
 ForwardPass = Callable[[Feeds], Tensor]
-"""A forward pass: from what a tokenizer makes of texts to logits (batch, C)."""
+"""Forward pass, from a tokenizer's output to logits (batch, C)."""
 _FEWER: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
     "onnxruntime-int8": ("model_int8.onnx", write_int8),
     "onnxruntime-int4": ("model_int4.onnx", write_int4),
@@ -36,7 +36,7 @@ _FEWER: Mapping[str, tuple[str, Callable[[Path, Path], None]]] = {
 
 @dataclass(frozen=True)
 class Served:
-    """A model ready to run in an engine."""
+    """Model ready to run in an engine."""
 
     run: ForwardPass
     bytes: int
@@ -61,9 +61,9 @@ def check_engine(engine: Engine, device: str) -> None:
 def make_runnable(
     engine: Engine, models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
 ) -> list[Served]:
-    """Make models ready to run, in their order. Names are folders, which may bring ONNX files;
-    other files go to `scratch`, once for all engines. Raises UserError for an engine that does not
-    run here."""
+    """Prepare models for an engine, in order. Names are folders, which may bring ONNX files; other
+    files go to `scratch`, once for all engines. Raises UserError for an engine that does not run
+    here."""
     if engine in ("eager", "bfloat16", "compile"):
         return [_in_torch(engine, model, device) for model in models.values()]
     check_engine(engine, device)
@@ -95,8 +95,8 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
 def onnx_file(
     engine: Engine, model: PreTrainedModel, scratch: Path, own: Path | None = None
 ) -> Path:
-    """The file that one of onnxruntime's engines reads: from the model's `own` folder of them, or
-    from `scratch`, where it is written once. Raises UserError where that is not possible."""
+    """File for one of onnxruntime's engines: from the model's `own` folder, or written once to
+    `scratch`. Raises UserError if that is not possible."""
     name, write = _FEWER.get(engine, ("model.onnx", None))
     for folder in (own, scratch):
         if folder is not None and (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""How long forward passes take. Models take turns: a slow moment of the machine is everybody's."""
+"""Time forward passes. Models take turns, so that slow moments of the machine affect all alike."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +13,11 @@ from objectives.engines.names import Engine
 from objectives.engines.serving import Feeds, ForwardPass
 
 WARM_UPS = 3
-"""Rounds whose times do not count."""
+"""Number of rounds whose times do not count."""
 
 
 def tokens(known: int, batch: int, length: int) -> Feeds:
-    """A batch of random tokens of a vocabulary, nothing padded: each (batch, length)."""
+    """Random tokens of a vocabulary, without padding: each (batch, length)."""
     generator = torch.Generator().manual_seed(0)
     return {
         "input_ids": torch.randint(known, (batch, length), generator=generator),
@@ -46,7 +46,7 @@ def in_turns(
 
 
 def milliseconds(run: Callable[[], object], device: str) -> float:
-    """How long a call takes until the device has done all of it."""
+    """Milliseconds of a call until the device has finished."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.synchronize(device)
@@ -59,8 +59,8 @@ def milliseconds(run: Callable[[], object], device: str) -> float:
 
 @contextmanager
 def _compiling(models: int) -> Iterator[None]:
-    """Room for this many models: they share one code object, beyond 8 variants of which torch would
-    run the rest eagerly and say nothing."""
+    """Let torch compile this many models: they share one code object, and beyond 8 variants torch
+    would silently run the rest eagerly."""
     import torch._dynamo
 
     torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""Costs that know bits: bytes of the file that is written, and operations on bits.
+"""Costs that depend on bits: bytes of the file, and bit operations.
 
 A search chooses units as if nothing were quantised; what the cut model costs counts its bits.
 """
@@ -26,7 +26,7 @@ from objectives.students.bert.linears import (
 from objectives.students.bert.quantising import ROUNDED_EMBEDDINGS, WORDS
 
 _TYPES = {8: "I64", 4: "F32", 1: "U8"}
-"""The type of numbers of this many bytes; safetensors lays out the widest first."""
+"""Types by their bytes; safetensors lays out the widest first."""
 
 
 def bytes_of(state: Mapping[str, Tensor]) -> int:
@@ -49,7 +49,7 @@ class Bytes(Cost):
     counts_bits: ClassVar[bool] = True
 
     embeddings: Mapping[str, tuple[int, ...]]
-    """Names and shapes of their tensors, which do not follow from the shape of the model."""
+    """Names and shapes of the embeddings' tensors, which do not follow from the model's shape."""
 
     @property
     def unit(self) -> str:
@@ -132,8 +132,8 @@ def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @dataclass(frozen=True)
 class BitOps(Flops):
-    """FLOPs, those between numbers of few bits as a share, bits x bits / 64: the convention of
-    BinaryBERT's tables (Bai et al. 2021), where one of 8 bits with 8 counts as one of float32."""
+    """FLOPs, where a product of quantised numbers counts bits x bits / 64, as in BinaryBERT's
+    tables (Bai et al. 2021): one of 8 bits with 8 counts as one of float32."""
 
     # A weight of few bits counts as float32 where what enters it is not rounded: the two meet in
     # float32. Q K^T and attention times V have no weights; both factors have the `attention_bits`

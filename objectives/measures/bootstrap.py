@@ -1,4 +1,4 @@
-"""How sure a metric is: an interval by the bootstrap over the rows of its split."""
+"""Confidence intervals of metrics, by the bootstrap over the rows of a split."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from objectives.metric import Labels, Metric, correlations, metric_value
 
 RESAMPLES = 500
 FEWEST = 5
-"""Rows of a class that a bootstrap can say something of."""
+"""Fewest rows of a class for which a bootstrap is meaningful."""
 _LEVEL = 0.95
 _AT_ONCE, _COLUMNS = 2**18, 2**23
-"""Numbers held at once: of drawn rows, and of what the rows of several models add to their sums."""
+"""Numbers in memory at once: drawn rows, and the terms that several models add to their sums."""
 _KEPT = 2**23
-"""Numbers of draws that are kept for the next call: 32 MB."""
+"""Draws that are cached for the next call: 32 MB."""
 
 Interval = tuple[float, float]
 """Lower and upper end."""
 
 Floats = NDArray[np.float64]
-"""(R,) the metric on each sample; (R, C) how often each draws each class."""
+"""Metric of each sample (R,), or count of each class in each sample (R, C)."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class Worth:
     """Scores of a model by the task's metric."""
 
     metric: Finite
-    """On the selection split: what a study sees."""
+    """Metric on the selection split, which a study sees."""
     interval: Interval
     """95% bootstrap interval of `metric` over the rows of its split."""
     heldout_metric: float
-    """On the held-out split: what no search ever saw."""
+    """Metric on the held-out split, which no search ever saw."""
     heldout_interval: Interval
 
 
 def bootstrap_interval(
     metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
 ) -> Interval:
-    """The 95% percentile interval (Efron 1979) of the metric, rows drawn with replacement: what
-    another sample of as many rows could have given, not another training seed."""
+    """95% percentile interval (Efron 1979) of the metric over rows drawn with replacement. It
+    covers other samples of as many rows, not other training seeds."""
     values = resampled_metrics(metric, labels, predictions, classes)
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     # Rows of a rare class, drawn again, say nothing of its others. So in a mean over C classes each
@@ -59,7 +59,7 @@ def bootstrap_interval(
 
 
 def _of_rare_classes(metric: Metric, labels: Labels, predictions: Labels, classes: int) -> float:
-    """Half the width of the interval that a mean over classes has by the rare ones alone."""
+    """Half-width of the interval that rare classes alone cause in a mean over classes."""
     if metric != "macro_f1" and (metric, classes > 2) != ("f1", True):
         return 0.0
     if labels.ndim == 2:
@@ -74,8 +74,8 @@ def _of_rare_classes(metric: Metric, labels: Labels, predictions: Labels, classe
 def resampled_metrics(
     metric: Metric, labels: Labels, predictions: Labels, classes: int = 2
 ) -> Floats:
-    """The metric on each sample of the bootstrap, (500,), sample i of the same rows at every call:
-    differences between models of one split are paired. `classes` are those of the task."""
+    """Metric on each bootstrap sample, (500,). Sample i has the same rows at every call, so that
+    differences between models are paired. `classes` is the number of the task's classes."""
     (values,) = resampled_together(metric, labels, [predictions], classes)
     return np.asarray(values)
 
@@ -107,13 +107,13 @@ def resampled_together(
 
 
 def _drawn(rows: int) -> Iterable[NDArray[np.float32]]:
-    """How often each sample has each row, (samples, rows), some samples at once."""
+    """Counts of each row in each sample, (samples, rows), some samples at once."""
     return _kept_draws(rows) if rows * RESAMPLES <= _KEPT else _draws(rows)
 
 
 @lru_cache(maxsize=2)
 def _kept_draws(rows: int) -> tuple[NDArray[np.float32], ...]:
-    """Draws for the selection and the held-out rows: each trial of a study asks for them."""
+    """Cached draws for the selection and the held-out rows, as each trial of a study needs them."""
     return tuple(_draws(rows))
 
 

@@ -1,4 +1,4 @@
-"""The budget of a search: the hinge loss that steers into it, the cut that meets it."""
+"""Budget of a search: the hinge loss that steers into it, and the cut that meets it."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -14,7 +14,7 @@ from objectives.measures.cost import Cost
 from objectives.students.bert.architecture import BertArchitecture, Widths
 
 TargetSchedule = Literal["geometric", "linear", "cubic", "constant"]
-"""How the target ratio falls while a search goes on."""
+"""Schedule by which the target ratio falls during a search."""
 
 _MAY_BE_EMPTY = ("heads", "ffn", "layers")
 """Spaces in which a layer may keep nothing."""
@@ -22,15 +22,15 @@ _MAY_BE_EMPTY = ("heads", "ffn", "layers")
 
 @dataclass(frozen=True)
 class Budget:
-    """A budget's scale: the cost that is counted, and the cost at ratio 1."""
+    """Scale of a budget: the cost, and its value at ratio 1."""
 
     cost: Cost
     """Cost of the student, cut or masked."""
     full: float
-    """Ratio 1, in the unit of the cost: of the teacher, or of a student of another checkpoint."""
+    """Cost at ratio 1: of the teacher, or of a student of another checkpoint."""
 
     def ratio(self, architecture: BertArchitecture) -> float:
-        """The share of ratio 1 that a model of this architecture costs."""
+        """Ratio of an architecture's cost to the cost at ratio 1."""
         return self.cost.exact(architecture) / self.full
 
 
@@ -70,8 +70,8 @@ def scheduled_ratio(
 def discretise(
     scores: Mapping[str, Tensor], cost: Cost, *, target: float, tolerance: float, threshold: float
 ) -> BertArchitecture:
-    """The architecture inside the budget that keeps the units of highest score, (layers, *units_of)
-    of each searched space; a space that is missing is kept whole."""
+    """Architecture inside the budget that keeps the units of highest score, (layers, *units_of) of
+    each searched space; a missing space is kept whole."""
     # Heads, neurons and inputs are decided one by one; the dimensions of "qk" and "v" in steps, so
     # that the heads of a layer keep equally many: the r-th step opens the r-th best dimension of
     # each head, and its score is the mean of theirs. A layer with heads keeps at least one step,
@@ -101,8 +101,8 @@ def discretise(
 
 
 def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) -> dict[str, Tensor]:
-    """The units of highest score that cost no more than the limit, as `discretise` takes them where
-    there is no band below it to end in."""
+    """Keep the units of highest score that cost no more than the limit, as `discretise` does
+    without a lower end of the band."""
     lanes = _Lanes(scores, cost)
     return lanes.masks(lanes.fill(lanes.forced, lanes.ranked, limit))
 
@@ -155,7 +155,7 @@ class _Lanes:
         lane_of = torch.arange(len(self.lengths)).repeat_interleave(self.lengths)[order]
         values = values[order]
         self.forced = self.count(lane_of[values == torch.inf])
-        """How many steps of each lane are kept whatever they cost."""
+        """Number of steps of each lane that are always kept."""
         decided = values.isfinite()
         self.values, self.ranked = values[decided], lane_of[decided]
         """The score and the lane of each step that is to be decided, by falling score."""
@@ -205,7 +205,7 @@ class _Lanes:
         return BertArchitecture.from_masks(self.cost.shape, masks)
 
     def masks(self, counts: Tensor) -> dict[str, Tensor]:
-        """Which units stay if this many of each lane do, the best; of the shapes of the scores."""
+        """Masks that keep this many of the best units of each lane, in the shapes of the scores."""
         masks = {}
         for space, lanes in self.of_space.items():
             counts_kept = counts[lanes].view(self.rows[space])
@@ -214,7 +214,7 @@ class _Lanes:
         return masks
 
     def _widths(self, counts: Tensor) -> Widths[Tensor]:
-        """How much is left of each layer: each (..., layers)."""
+        """Remaining widths of each layer, each (..., layers)."""
         shape, slices = self.cost.shape, self.of_space
         full = {"heads": shape.heads, "ffn": shape.ffn, "layers": 1}
         full |= dict.fromkeys(("qk", "v"), shape.head_dim)

@@ -1,5 +1,4 @@
-"""The one way to count: what a BERT classifier costs in closed form, exact or expected. A cost is a
-sum over layers of a function of their widths, in a stated unit."""
+"""Cost of a BERT classifier in closed form, exact or expected."""
 
 # FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the linear layers of
 # the encoder, Q K^T, attention times V, pooler, classifier, and the projection of embeddings that
@@ -38,7 +37,7 @@ CostName = Literal["flops", "params", "units", "latency", "bytes", "bitops"]
 are in `objectives.measures.bits`."""
 
 Count = TypeVar("Count", float, Tensor)
-"""How many, how much: a number where it is exact, a tensor where it is expected. Ints stay ints."""
+"""A number if exact, a tensor if expected; ints stay ints."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,16 @@ class Cost(abc.ABC):
     unit, the fixed part, and the cost of a layer: an int if it is counted."""
 
     priced: ClassVar[tuple[str, ...]] = SPACES
-    """The spaces that it has a cost for."""
+    """Spaces with a cost."""
     counts_bits: ClassVar[bool] = False
-    """Whether it depends on bits, which a budget of units does not know."""
+    """Whether it depends on bits, which a budget of units ignores."""
 
     shape: BertShape
 
     @property
     @abc.abstractmethod
     def unit(self) -> str:
-        """The unit every number of this cost carries. Two units are never compared."""
+        """Unit of this cost. Numbers of different units are never compared."""
 
     @property
     @abc.abstractmethod
@@ -79,8 +78,8 @@ class Cost(abc.ABC):
         return sum(self.layer(widths) for widths in layers if widths.layers) + self.fixed
 
     def expected(self, masks: Mapping[str, Tensor]) -> Tensor:
-        """The cost (K,) at the sums of soft masks, space to (K, layers, *units_of), in float64:
-        differentiable; `exact` at an architecture's masks of 0 and 1. A missing space is open."""
+        """Expected cost (K,) in float64, differentiable, from soft masks, space to (K, layers,
+        *units_of); equals `exact` at masks of 0 and 1. A missing space is open."""
         assert masks, "expected() needs the masks of at least one space"
         check_priced(self.unit, self.priced, tuple(masks))
         students_and_layers = next(iter(masks.values())).shape[:2]
@@ -100,7 +99,7 @@ class Cost(abc.ABC):
 
 
 def check_priced(what: str, priced: tuple[str, ...], spaces: tuple[str, ...]) -> None:
-    """Raise UserError if `spaces` has some that are not among those that `what` has a cost for."""
+    """Raise UserError if `what` has no cost for one of the `spaces`."""
     unknown = [space for space in spaces if space not in priced]
     if unknown:
         raise UserError(

@@ -1,5 +1,5 @@
-"""Scoring a classifier that was really cut: its metric on a split, how far its answers are from the
-teacher's, and its parameters."""
+"""Score a cut classifier: its metric on a split, its divergence from the teacher, its
+parameters."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -29,12 +29,12 @@ minimised."""
 EVALUATION_BATCH = 64
 """Sequences in one forward pass on a CPU."""
 _ON_GPU = (256, 2**15)
-"""A pass on a GPU has so many sequences, or more if they have no more than so many tokens together:
-a host asks for a pass in the time in which an H200 computes some thousands of tokens."""
+"""Sequences in one forward pass on a GPU, or more up to this many tokens: a host launches a pass in
+the time in which an H200 computes some thousands of tokens."""
 
 
 def sequences_a_pass(split: Split, device: str) -> int:
-    """Batch size in which a split is read."""
+    """Number of sequences in a forward pass over a split."""
     if device == "cpu":
         return EVALUATION_BATCH
     sequences, tokens = _ON_GPU
@@ -59,7 +59,8 @@ def predict_with(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Tensor:
-    """`predict` by anything that makes logits (batch, C) of a batch's inputs on the device."""
+    """`predict` with any function that makes logits (batch, C) of a batch's inputs on the
+    device."""
     answers = []
     for batch in split.in_order(sequences_a_pass(split, device), device):
         answers.append(run(batch.inputs).float())
@@ -79,8 +80,8 @@ def score(
     *,
     own_thresholds: bool = False,
 ) -> float:
-    """The task's metric of the model on the split, of its likeliest classes, its numbers, or its
-    labels, which may have `own_thresholds`."""
+    """Metric of the model on the split: of its likeliest classes, its numbers, or its labels, which
+    may have `own_thresholds`."""
     logits = predict(model, split, device)
     if own_thresholds:
         logits = torch.from_numpy(cross_fitted(metric, split.labels, logits.numpy()))
@@ -99,8 +100,8 @@ def less_thresholds(
 
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
-    """The task's metric of logits (rows, C), those of the split in its order; nan if any is nan or
-    infinite: such a row has no likeliest class."""
+    """Metric of logits (rows, C) in the order of the split; nan if any is nan or infinite, as such
+    a row has no likeliest class."""
     if not logits.isfinite().all():
         return float("nan")
     answers, classes = predictions_of(logits, split), logits.shape[-1]
@@ -108,7 +109,7 @@ def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
 
 
 def metric_with_interval(logits: Tensor, split: Split, metric: Metric) -> tuple[float, Interval]:
-    """`metric_of`, and how sure it is."""
+    """`metric_of` with its confidence interval."""
     value = metric_of(logits, split, metric)
     if not math.isfinite(value):
         return value, (value, value)
@@ -117,8 +118,8 @@ def metric_with_interval(logits: Tensor, split: Split, metric: Metric) -> tuple[
 
 
 def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
-    """The mean over the rows of KL(teacher || student) in nats, of logits (rows, C); of numbers the
-    mean squared difference. 0 if they are the same; nan if a logit is nan or infinite."""
+    """Mean over the rows of KL(teacher || student) in nats, of logits (rows, C); for regression the
+    mean squared difference. 0 if they are equal; nan if a logit is nan or infinite."""
     student, target = logits.double(), teacher.double()  # float32 would lose the least divergences
     if split.regression:
         return float((student - target).square().mean())
@@ -129,7 +130,7 @@ def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
 
 
 def nearness(model: PreTrainedModel, split: Split, teacher: Tensor, device: str) -> float:
-    """Minus the `divergence` of the model: like a metric it is better the higher it is."""
+    """Minus the `divergence` of the model, so that higher is better, as for a metric."""
     return -divergence(predict(model, split, device), teacher, split)
 
 

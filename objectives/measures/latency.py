@@ -44,7 +44,7 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions, beside the model, that a forward pass of `batch` sequences depends on."""
+    """Conditions of a timed forward pass of `batch` sequences, beside the model."""
 
     device: str
     """"cpu", or the name of the GPU."""
@@ -92,7 +92,8 @@ class Latency(Cost):
         return self._interpolated(*numbers).item()
 
     def exact(self, architecture: BertArchitecture) -> float:
-        """Raises UserError where something else than heads, FFN neurons and layers was cut."""
+        """Predict milliseconds. Raises UserError if anything but heads, FFN neurons and layers was
+        cut."""
         cut = (
             space
             for space in ("qk", "v", "input")
@@ -111,7 +112,7 @@ class Latency(Cost):
 
 @cache
 def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Numbers on a device, sent there once: a step asks for them several times."""
+    """Numbers on a device, cached there, as each step needs them several times."""
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
@@ -196,8 +197,8 @@ def _grid(size: int) -> list[int]:
 
 
 def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A table that never falls along either axis: midway between the least such table above and the
-    greatest below; one that never falls is kept."""
+    """Make a table monotone along both axes: midway between the least monotone table above and the
+    greatest below; a monotone table stays as it is."""
     above, below = table, table
     for axis in (0, 1):
         above = np.maximum.accumulate(above, axis)

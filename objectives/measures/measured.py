@@ -1,4 +1,5 @@
-"""Costs counted on the model itself in one forward pass, whatever its architecture says."""
+"""Costs counted on the model itself in one forward pass, independent of its architecture's
+formula."""
 
 import torch
 from torch.func import functional_call
@@ -11,7 +12,7 @@ from objectives.measures.evaluate import count_parameters
 
 
 class WrongCostError(Exception):
-    """A model does not cost what its architecture says."""
+    """Raised when a model's cost differs from its architecture's."""
 
 
 @torch.no_grad()

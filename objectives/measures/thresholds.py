@@ -1,5 +1,4 @@
-"""Thresholds of several labels, chosen on the selection split: a label is there above its own.
-Imports no torch."""
+"""Thresholds for several labels a text, chosen on the selection split. Imports no torch."""
 
 # Each label's threshold is the cut between two rows that is best for the F1 of the task (SCut, Yang
 # 2001, "A study of thresholding strategies for text categorization"). Chosen so, the selection rows
@@ -14,18 +13,19 @@ from numpy.typing import NDArray
 from objectives.metric import Labels, Logits, Metric
 
 FEWEST = 10
-"""Selection rows that must have a label; that of a rarer one stays at probability 0.5."""
+"""Selection rows that must have a label to choose its threshold; otherwise that stays at
+probability 0.5."""
 _PARTS = 5
 _FARTHEST = 15.0
-"""From logit 0: a probability beyond could not be told from 0 or 1."""
+"""Largest distance from logit 0: probabilities beyond round to 0 or 1."""
 
 Thresholds = NDArray[np.float64]
-"""(C,), as logits."""
+"""Thresholds (C,) as logits."""
 
 
 def chosen(metric: Metric, labels: Labels, logits: Logits) -> Thresholds:
-    """The best thresholds for these rows, both (rows, C), by macro or by micro F1; of equal ones
-    that nearest to probability 0.5."""
+    """Choose the best thresholds for these rows, both (rows, C), by macro or micro F1; among equal
+    ones the nearest to probability 0.5."""
     order = np.argsort(-logits, axis=0, kind="stable")
     falling = np.take_along_axis(logits.astype(np.float64), order, 0)
     ends = np.full((1, logits.shape[1]), np.inf)
@@ -61,8 +61,8 @@ def chosen(metric: Metric, labels: Labels, logits: Logits) -> Thresholds:
 
 
 def cross_fitted(metric: Metric, labels: Labels, logits: Logits) -> Logits:
-    """Logits (rows, C) less thresholds that the other four fifths of the rows choose: where one is
-    above 0 the label is there."""
+    """Logits (rows, C) minus thresholds that the other four fifths of the rows choose: above 0 the
+    label is predicted."""
     left = logits.copy()
     parts = np.arange(len(labels)) % _PARTS
     for part in range(_PARTS):

@@ -1,4 +1,4 @@
-"""The search methods, each in a file or a folder of its own; the folder is the registry.
+"""Search methods, each in a file or a folder of its own; the folder is the registry.
 
 What differs from the papers: docs/systems.md.
 """

@@ -56,7 +56,7 @@ Sharing = Literal["ordinal", "independent", "transition"]
 
 
 class Projections(dict[str, dict[int, Tensor]]):
-    """By kind of units and width: P of all layers, (layers, U, width)."""
+    """Projections by kind of units and width: P of all layers, (layers, U, width)."""
 
     def __init__(self, sharing: Sharing, orders: Mapping[str, Tensor], shares: Sequence[float]):
         """`orders` are of each kind of units, (layers, U) int64, the most important first. Widths
@@ -79,8 +79,8 @@ class Projections(dict[str, dict[int, Tensor]]):
 
     @torch.no_grad()
     def separate(self, rate: float) -> Tensor:
-        """A step down the gradient of Phi, 2 (P_o P_o^T + sum over all q of P_q P_q^T) P_o, after
-        which columns have norm 1 again. Phi before it, (1,)."""
+        """Make a gradient step on Phi, 2 (P_o P_o^T + sum over all q of P_q P_q^T) P_o, after which
+        columns have norm 1 again; returns Phi before it, (1,)."""
         twice = []
         for of_widths in self.values():
             shared = torch.stack([mix @ mix.mT for mix in of_widths.values()]).sum(0)
@@ -93,7 +93,8 @@ class Projections(dict[str, dict[int, Tensor]]):
         return torch.stack(twice).sum()[None] / 2
 
     def units(self, model: Model, shape: BertShape) -> BertArchitecture:
-        """The units that weigh most in a model of these widths: of a choice those chosen."""
+        """Units of the largest weights in a model of these widths; for a choice of units the chosen
+        ones."""
         masks = {}
         for space, of_widths in self.items():
             widths = [getattr(layer, space) for layer in model]
@@ -103,7 +104,7 @@ class Projections(dict[str, dict[int, Tensor]]):
         return BertArchitecture.from_masks(shape, masks)
 
     def applied(self, population: Population, model: Model) -> Population:
-        """The student of these widths, by the weights of a population of one; differentiable."""
+        """Student of these widths from the weights of a population of one; differentiable."""
         weights = dict(population.weights)
         cut = (*LINEARS, POSITION_BIAS)
         for space, layer, linear, axis in product(self, range(len(model)), cut, (1, 2)):
@@ -144,8 +145,8 @@ class ApsT(StagedMethod):
     projection_rate: float = 0.05
     """Step size of the projections on Phi, at every eighth step of the search. In (0, 0.1)."""
     cost_power: NonNegativeFloat = 0.1
-    """Where a candidate costs more than R, its score is divided by this power of the excess, as a
-    multiple of R. >= 0."""
+    """Power of the excess over R, as a multiple of R, by which the score of a too expensive
+    candidate is divided. >= 0."""
     grad_rescale: PositiveFloat = 1e-2
     """kappa: step size of the controller's Adam. > 0."""
     entropy_weight: NonNegativeFloat = 4e-3
@@ -168,10 +169,12 @@ class ApsT(StagedMethod):
             stages=(searches, "one that searches, its loss not 'intermediate', then others"),
         )
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """Projections that stay have no rate."""
         stay = {"projection_rate": f"sharing is '{self.sharing}'"}
-        return super().idle() if self.sharing == "transition" else {**super().idle(), **stay}
+        return (
+            super().inactive() if self.sharing == "transition" else {**super().inactive(), **stay}
+        )
 
     @classmethod
     def search(
@@ -198,7 +201,7 @@ class _Search:
         self.alpha = problem.alpha.shuffled(method.batch_size, seed, problem.device)
         dtype = matmul_dtype(method.precision, problem.device)
         self.population = Population.of([problem.student], dtype)
-        rates = [stage.learning_rate * method.rate_share(problem, None)]
+        rates = [stage.learning_rate * method.lr_scale(problem, None)]
         begun = partial(StageTraining, batch_size=method.batch_size, seed=seed)
         self.training = begun(problem, [0], self.population, stage, rates, None)
         scores = importance_of_student(problem, method.spaces, "logits")
@@ -248,14 +251,15 @@ class _Search:
         return score / float(max(1.0, self.ratio(candidate)) ** self.method.cost_power)
 
     def nearest(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
-        """In the budget, or as near as changes of one width after another bring it."""
+        """Nearest candidate in the budget, or as near as changes of one width after another bring
+        it."""
         for widths_of in [self.controller.places.items()] * len(candidate):
             near = ({**candidate, name: width} for name, widths in widths_of for width in widths)
             candidate = min([candidate, *near], key=self.miss)
         return candidate
 
     def miss(self, candidate: Mapping[str, Any]) -> float:
-        """How far its cost lies outside the band, as a share of R."""
+        """Distance of its cost from the band, as a share of R."""
         return max(0.0, abs(self.ratio(candidate) - 1) - self.method.tolerance)
 
     def ratio(self, candidate: Mapping[str, Any]) -> float:

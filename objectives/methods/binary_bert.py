@@ -33,8 +33,8 @@ from objectives.training.stages import RECOVER, Stage
 
 
 def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> tuple[int, ...]:
-    """The places of the things of most gain that the budget pays, ascending; those that gain
-    nothing are left. Costs are whole numbers >= 0."""
+    """Indices, ascending, of the items of most gain that the budget pays, without those of no gain.
+    Costs are whole numbers >= 0."""
     # Dynamic programming over costs: of all choices among the first few things only those are kept
     # that no cheaper choice equals. At most budget + 1 of these have whole costs of their own.
     front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
@@ -72,7 +72,7 @@ HALVES = 2
 
 
 def split(weight: Tensor) -> Tensor:
-    """Both halves of a weight (rows, columns), one below the other: (2 rows, columns)."""
+    """Split a weight (rows, columns) into halves, one below the other: (2 rows, columns)."""
     exact = weight.double()
     codes, scale = codes_of(exact, 2)
     sizes, stays = exact.abs(), codes != 0
@@ -98,7 +98,7 @@ def split(weight: Tensor) -> Tensor:
 def in_halves(
     model: PrunedBertForSequenceClassification, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """A copy whose weights are split where the architecture says that they have halves."""
+    """Copy with split weights where the architecture has halves."""
     model = copy.deepcopy(model)
     names = [
         f"bert.encoder.layer.{number}.{linear.name}"
@@ -132,7 +132,7 @@ class BinaryBert(StagedMethod):
     cut_together: ClassVar[bool] = False
 
     input_bits: Bits = 8
-    """To which what enters a weight is rounded: 32 (not at all), 8 or 4."""
+    """Bits of the inputs of weights: 32 (not quantised), 8 or 4."""
     embedding_bits: int = 2
     """Bits of the embeddings of words and positions, which are rounded before the training and
     stay: 32, 8, 4, 2 or 1."""
@@ -205,7 +205,7 @@ class BinaryBert(StagedMethod):
         taught = problem.alpha_logits.cpu()
 
         def measured(split: Collection[int]) -> tuple[float, int]:
-            """How near the teacher the model is with these split, and its bytes."""
+            """Nearness to the teacher with these layers split, and bytes of the model."""
             halved = self._halved(units, split)
             rounded = quantised(in_halves(model, halved), halved)
             near = nearness(rounded, problem.alpha, taught, "cpu")

@@ -161,12 +161,12 @@ class CrossDistillation(OneShot):
     the paper's code; "soft", by the group lasso of its text. Steps take minutes where the closed
     form takes seconds."""
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """Losses are mixed by mu, inputs by alpha and beta."""
         losses = self.mixes == "losses"
         names = ("alpha", "beta") if losses else ("mu",)
         reason = f"it only acts with mixes='{'inputs' if losses else 'losses'}'"
-        return {**super().idle(), **dict.fromkeys(names, reason)}
+        return {**super().inactive(), **dict.fromkeys(names, reason)}
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """How far the answer moves without a unit, per cost."""

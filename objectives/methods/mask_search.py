@@ -195,30 +195,30 @@ class MaskSearch(StagedMethod):
         super().__post_init__()
         check_searches(self)
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """Name the settings that act only with another value of another one."""
-        idle = dict(super().idle())
+        inactive = dict(super().inactive())
         for name, field, value in (
             ("spread", "start", "fisher"),
             ("heads_kept", "heads_by", "softmax"),
             ("update_share", "alpha_optimizer", "sign"),
         ):
             if getattr(self, field) != value:
-                idle[name] = f"it only acts with {field}={value!r}"
+                inactive[name] = f"it only acts with {field}={value!r}"
         if "heads" not in self.spaces:
-            idle |= dict.fromkeys(("heads_by", "heads_kept"), "it only acts on searched heads")
+            inactive |= dict.fromkeys(("heads_by", "heads_kept"), "it only acts on searched heads")
         if self.target_schedule == "constant":
-            idle["ramp"] = "it only acts with a falling target"
+            inactive["ramp"] = "it only acts with a falling target"
         if self.alpha_optimizer == "sign" and self.flops_weight > 0:
-            idle["flops_weight"] = "with alpha_optimizer='sign' it only matters if it is 0"
+            inactive["flops_weight"] = "with alpha_optimizer='sign' it only matters if it is 0"
         of_hinge = ("hinge_on", "one_sided", "target_schedule", "ramp")
         if self.flops_weight == 0:
             of_loss = (*of_hinge, "tolerance") if self.discretise == "threshold" else of_hinge
-            idle |= dict.fromkeys(of_loss, "it acts through the FLOPs loss, whose weight is 0")
+            inactive |= dict.fromkeys(of_loss, "it acts through the FLOPs loss, whose weight is 0")
         if self.spaces == ("heads",) and self.heads_by == "softmax":
             of_gates = ("flops_weight", "threshold", "temperature", "initial_alpha")
-            idle |= dict.fromkeys((*of_hinge, *of_gates), "heads_by='softmax' has no gates")
-        return idle
+            inactive |= dict.fromkeys((*of_hinge, *of_gates), "heads_by='softmax' has no gates")
+        return inactive
 
     def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         """R; what was found where the threshold alone decides, as no budget was promised."""

@@ -193,16 +193,16 @@ class Mrem(StagedMethod):
     device for each module, and queues of both models' outputs between neighbours.
     """
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """Units that are ranked once end below R; one module has none to wait for."""
         full = "a ranking that is done once always fills the budget R"
         alone = {"parallel": "there is only one module"} if self.modules == 1 else {}
         if self.each == "matrix":
             names = ("modules", "parallel", "teacher_forcing", "precision")
             alone = dict.fromkeys(names, "it acts with each='module'")
-        return {**super().idle(), "tolerance": full, **alone}
+        return {**super().inactive(), "tolerance": full, **alone}
 
-    def shortened(self, share: float) -> Self:
+    def scale_epochs(self, share: float) -> Self:
         """The method with this share, in (0, 1], of the steps of each module."""
         return replace(self, steps=max(1, round(self.steps * share)))
 

@@ -40,10 +40,14 @@ class TernaryBert(OneShot):
     stages: tuple[Stage, ...] = (replace(RECOVER, name="ternary", quantised=True),)
     """Stages of the weights: 3 epochs at 3e-4, logits and hidden states, the best kept."""
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """The attention is rounded where weights are."""
-        idle = super().idle()
-        return {**idle, "attention_bits": idle["input_bits"]} if "input_bits" in idle else idle
+        inactive = super().inactive()
+        return (
+            {**inactive, "attention_bits": inactive["input_bits"]}
+            if "input_bits" in inactive
+            else inactive
+        )
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
         """Set the bits of the method, those of its attention among them."""

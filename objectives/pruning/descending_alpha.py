@@ -1,4 +1,4 @@
-"""Alpha that follows gradients: its optimisers, and the base class of such an alpha."""
+"""Alpha that follows gradients: its optimisers and base class."""
 
 import abc
 import math
@@ -21,7 +21,7 @@ Gradients = Mapping[str, Tensor]
 
 
 class AlphaOptimizer(abc.ABC):
-    """An optimiser that moves alpha in place."""
+    """Optimiser that updates alpha in place."""
 
     def __init__(self, alpha: Mapping[str, Tensor], step_size: Tensor):
         """`step_size` is kappa, (K,)."""
@@ -29,7 +29,7 @@ class AlphaOptimizer(abc.ABC):
 
     @abc.abstractmethod
     def step(self, task: Gradients, flops: Gradients) -> None:
-        """Against the gradients of the task loss, and of lambda times the FLOPs loss."""
+        """Make a step against the gradients of the task loss and of lambda times the FLOPs loss."""
 
 
 class AlphaSgd(AlphaOptimizer):
@@ -71,7 +71,7 @@ class AlphaAdam(AlphaOptimizer):
 
 
 class AlphaSign(AlphaOptimizer):
-    """kappa times the signs of both gradients, of the largest entries only (DAP-BERT)."""
+    """Steps of kappa times the signs of both gradients, of the largest entries only (DAP-BERT)."""
 
     # Of each gradient the share `kept` of the entries of a space is taken, rounded up, that is
     # largest in absolute value. lambda has no effect on a sign: the FLOPs loss counts or, at lambda
@@ -97,7 +97,7 @@ class AlphaSign(AlphaOptimizer):
 
 
 class Steered(Protocol):
-    """Settings of a search that gradients steer, named as in `MaskSearch`."""
+    """Settings of a gradient search, named as in `MaskSearch`."""
 
     @property
     def flops_weight(self) -> float: ...
@@ -113,10 +113,10 @@ Method = TypeVar("Method", bound=Steered)
 
 
 class DescendingAlpha(Generic[Method]):
-    """Base of alphas that follow gradients; a subclass sets them, and its optimiser if any."""
+    """Base of alphas that follow gradients; a subclass creates them, and their optimiser if any."""
 
     alpha: dict[str, Tensor]
-    """Leaves, (K, layers, ...) of each space; the optimiser has this dict."""
+    """Leaf tensors (K, layers, ...) of each space; the optimiser holds this dict."""
     optimizer: AlphaOptimizer
 
     def __init__(self, members: Sequence[Method], problem: Problem, seed: int):
@@ -129,7 +129,7 @@ class DescendingAlpha(Generic[Method]):
         )
 
     def of(self, index: int) -> dict[str, Tensor]:
-        """The alpha of one student, on the CPU. Raises FloatingPointError if it is not finite."""
+        """Alpha of one student on the CPU. Raises FloatingPointError if it is not finite."""
         alpha = {space: value[index].detach().cpu() for space, value in self.alpha.items()}
         if not all(value.isfinite().all() for value in alpha.values()):
             raise FloatingPointError("alpha is nan or infinite after the search")

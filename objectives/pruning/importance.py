@@ -1,4 +1,4 @@
-"""The score of a unit: Fisher information of its mask (Kwon et al. 2022)."""
+"""Scores of units: Fisher information of their masks (Kwon et al. 2022)."""
 
 # Two kinds of squares. Of the *loss* on the labels: the empirical Fisher information, as the paper
 # has it; a sequence that the model is sure of counts for next to nothing. Of the *logits*: the
@@ -29,7 +29,7 @@ Scores = Mapping[str, Tensor]
 
 
 def per_cost(scores: Scores, cost: Cost, power: float = 1.0) -> dict[str, Tensor]:
-    """Each score over what a unit of its kind costs, to this power."""
+    """Divide each score by this power of the cost of a unit of its kind."""
     of_one = cost.of_one_unit()
     return {space: value / of_one[space] ** power for space, value in scores.items()}
 
@@ -45,7 +45,7 @@ def evenly(scores: Scores) -> dict[str, Tensor]:
 Squares = Literal["loss", "logits"]
 
 RowGradients = Iterator[tuple[str, Tensor]]
-"""Gradients batch by batch, for each searched space: (B, layers, *units_of)."""
+"""Gradients of each searched space, batch by batch: (B, layers, *units_of)."""
 
 _BATCH_SIZE = 32
 
@@ -53,7 +53,7 @@ _BATCH_SIZE = 32
 def row_gradients(
     population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
 ) -> dict[str, Tensor]:
-    """The gradient of each sequence at these masks, (K, layers, *units_of) of each space: (K, B,
+    """Gradients of each sequence at these masks, (K, layers, *units_of) of each space: (K, B,
     layers, *units_of). In the mean of a batch they would cancel."""
     # The logits' are those of one axis of their deviations from their mean (a shift of all changes
     # no answer), another for each sequence in turn, scaled so that the squares of a few sequences
@@ -78,7 +78,7 @@ def gradients_of_rows(
     squares: Squares,
     device: str,
 ) -> RowGradients:
-    """The gradients of all rows at these masks, (1, layers, *units_of) of each space; a batch at a
+    """Gradients of all rows at these masks, (1, layers, *units_of) of each space, a batch at a
     time."""
     population = Population.of([model])
     for weight in population.weights.values():
@@ -114,8 +114,8 @@ def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
 
 
 def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
-    """Mean |dL/dmask| of the student of a problem on its alpha split (Michel et al. 2019, eq. 2),
-    (layers, *units_of) each, worked out once a launch. L is the task's loss of one sequence."""
+    """Mean |dL/dmask| of a problem's student on its alpha split (Michel et al. 2019, eq. 2),
+    (layers, *units_of) of each space, cached for a launch. L is the task's loss of one sequence."""
     mean = partial(mean_over_rows, of_gradients=Tensor.abs)
     return _worked_out_once(problem, "first order", spaces, "loss", mean)
 
@@ -123,8 +123,8 @@ def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[st
 def importance_of_student(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
-    """Mean of the squared gradients of the student on the alpha split, worked out once a launch; of
-    a student that is some layers of its teacher those in the teacher."""
+    """Mean squared gradients of the student on the alpha split, cached for a launch; if the student
+    is some layers of its teacher, those of the teacher."""
     # (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
     # when the unit closes.
     mean = partial(mean_over_rows, of_gradients=Tensor.square)
@@ -139,8 +139,8 @@ def scores_per_cost(
 
 
 def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
-    """The Fisher information of each layer's masks of heads or ffn, (layers, units, units) on the
-    CPU: the mean over the alpha split of the products of two gradients of the loss."""
+    """Fisher information of each layer's masks of heads or ffn, (layers, units, units) on the CPU:
+    the mean over the alpha split of products of two gradients of the loss."""
     # Its diagonal is `importance_of_student`.
     return _worked_out_once(problem, "fisher blocks", spaces, "loss", _mean_products)
 
@@ -172,7 +172,7 @@ def _worked_out_once(
 
 
 def along_axes(logits: Tensor, batch: Batch) -> Tensor:
-    """The logits of each sequence, (..., B, C), along its axis of `directions`: (..., B)."""
+    """Project the logits of each sequence, (..., B, C), on its axis of `directions`: (..., B)."""
     several = batch.labels.ndim == 2
     axes = directions(batch.rows, logits.shape[-1], several=several)
     return (logits * axes.to(logits)).sum(-1)
@@ -200,8 +200,8 @@ def gradients_behind(
 
 
 def directions(rows: Tensor, outputs: int, *, several: bool = False) -> Tensor:
-    """For each sequence one axis of the space of its logits' differences, in turn: (B, C). Of
-    several labels, which are told by themselves, one of the logits."""
+    """Axis for each sequence, in turn, of the space of differences between logits: (B, C). For
+    several labels, which are predicted separately, one of the logits."""
     if outputs == 1:
         return torch.ones(len(rows), 1, device=rows.device)
     axes = _axes(outputs, rows.device)
@@ -212,8 +212,8 @@ def directions(rows: Tensor, outputs: int, *, several: bool = False) -> Tensor:
 
 @cache
 def _axes(outputs: int, device: torch.device) -> Tensor:
-    """Orthonormal axes of that space, (C - 1, C), times the root of C - 1: the square along one
-    stands for all."""
+    """Orthonormal axes of that space, (C - 1, C), times the root of C - 1, so that the square along
+    one stands for all."""
     centred = torch.eye(outputs) - 1 / outputs
     axes: Tensor = torch.linalg.qr(centred).Q.T[:-1] * (outputs - 1) ** 0.5
     return axes.to(device)

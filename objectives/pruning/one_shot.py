@@ -1,4 +1,4 @@
-"""Methods that choose the units once, cut, and distil what is left: the baselines of a search.
+"""Methods that choose units once, cut, and distil: the baselines of a search.
 
 Such a method gives each unit a score. The rest is the same for all, and the same as for the
 searches: the budget is met by `budget.discretise`, the stages are those of `staged_search`, so that
@@ -28,14 +28,14 @@ class OneShot(StagedMethod):
 
     with_search: ClassVar[bool] = False
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """Without stages nothing is trained; the scores take batches of their own."""
         full = "a ranking that is done once always fills the budget R"
-        idle = {**super().idle(), "tolerance": full}
+        inactive = {**super().inactive(), "tolerance": full}
         if not self.stages:
             reason = "it only acts in stages, and there are none"
-            idle |= dict.fromkeys(("batch_size", "precision"), reason)
-        return idle
+            inactive |= dict.fromkeys(("batch_size", "precision"), reason)
+        return inactive
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """Scores of units: by default what moves the answer most (Fisher information) per cost.
@@ -50,7 +50,7 @@ class OneShot(StagedMethod):
         return scores_per_cost(problem, self.spaces, "logits")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """The units of highest score inside the budget.
+        """Choose the units of highest score inside the budget.
 
         Args:
             problem: what the method works on.
@@ -62,7 +62,7 @@ class OneShot(StagedMethod):
         return self.within_budget(self.scores(problem, seed), problem)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
-        """The whole model that the architecture is cut from, or the model that is cut already.
+        """Model that is cut to the architecture, or that is already cut.
 
         Args:
             problem: what the method works on.
@@ -75,7 +75,7 @@ class OneShot(StagedMethod):
         return problem.student
 
     def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
-        """The units that `choose` keeps, and their `student`."""
+        """Architecture of `choose`, and its `student`."""
         chosen = self.choose(problem, seed)
         return chosen, self.student(problem, chosen, seed)
 

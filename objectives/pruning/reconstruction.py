@@ -29,8 +29,8 @@ _STEPS = 600
 
 
 def shrinkage(norms: Tensor, threshold: Tensor) -> Tensor:
-    """The factor max(1 - t / |w_i|, 0) of each group: the minimiser of |x - w|^2 / 2 + t sum |x_i|
-    is w times it (Yuan & Lin 2006). Of groups of one weight it is the soft threshold of L1."""
+    """Factor max(1 - t / |w_i|, 0) of each group: the minimiser of |x - w|^2 / 2 + t sum |x_i| is w
+    times it (Yuan & Lin 2006). For groups of one weight it is the soft threshold of L1."""
     return (1 - threshold / norms.clamp_min(torch.finfo(norms.dtype).tiny)).relu()
 
 
@@ -61,10 +61,10 @@ def descended(
 
 _BATCH_SIZE = 32
 _DAMPING = 1.0
-"""Weight of the distance from factors of 1, beside the squared error summed over tokens and
+"""Weight of the distance from factors of 1, relative to the squared error summed over tokens and
 dimensions."""
 _LARGEST = 10.0
-"""A block in which a factor goes beyond that is left as it is."""
+"""Largest factor; a block that exceeds it is left unchanged."""
 
 
 @torch.no_grad()
@@ -153,7 +153,7 @@ def _refitted(
 
 
 def least(second: Tensor, towards: Tensor, near: Tensor, damping: float) -> Tensor:
-    """The weights of least error, (E, width), with a pull to those that they are to be near."""
+    """Weights of least error, (E, width), with a pull towards the weights `near`."""
     # `second` is A, `towards` B of the least squares.
     damped, pull = pulled(second, towards, near, damping)
     weight: Tensor = torch.linalg.solve(damped, pull.T).T
@@ -161,7 +161,7 @@ def least(second: Tensor, towards: Tensor, near: Tensor, damping: float) -> Tens
 
 
 def pulled(second: Tensor, towards: Tensor, near: Tensor, damping: float) -> tuple[Tensor, Tensor]:
-    """A and B of the least squares with that pull."""
+    """Least squares' A and B with that pull."""
     damped = held(second, damping)
     return damped, towards + (damped - second).diagonal() * near
 
@@ -173,7 +173,7 @@ def held(second: Tensor, damping: float) -> Tensor:
 
 
 def _factors(products: Tensor, towards: Tensor, units: int) -> Tensor:
-    """The factor of each kept unit of a block, (units,) float64."""
+    """Factors of the kept units of a block, (units,) float64."""
     # With C the contributions of the units to the sum, one column each, and e what the sum lacks
     # while all factors are 1, their change is (C'C + damping)^-1 C'e. `products` is C'C and
     # `towards` C'e, with a row for each dimension of a unit.

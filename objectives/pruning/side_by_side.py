@@ -1,4 +1,4 @@
-"""The unpruned student and the pruned one, side by side through a few rows, block by block."""
+"""Walk the unpruned and the pruned student through a few rows, block by block."""
 
 # What a block adds to the hidden states is what its output projection gives: of attention the units
 # are heads, groups of its input channels, of the FFN neurons, one channel each. Fitting the weights
@@ -26,7 +26,7 @@ from objectives.text.data import Batch
 
 
 class Pair(NamedTuple):
-    """A comparison: the mixes of its inputs, as above, and its share of the loss."""
+    """Comparison of inputs: their mixes, as above, and its share of the loss."""
 
     alpha: float
     beta: float
@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     def compared(
         self, weight: Tensor, h_t: Tensor, h_s: Tensor, apart: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The aim of W s, (tokens, E), and s, (tokens, width)."""
+        """Target of W s, (tokens, E), and s, (tokens, width)."""
         # `weight` is W_T, (E, width); `h_t` and `h_s` are (tokens, width); `apart` is the hidden
         # state beside the unpruned block less that beside the pruned one, (tokens, E).
         taught, learns = h_s.lerp(h_t, self.alpha), h_t.lerp(h_s, self.beta)
@@ -47,7 +47,7 @@ RECONSTRUCTION = Pair(1.0, 1.0)
 
 @dataclass(frozen=True)
 class Fit:
-    """The least squares of one output projection, up to a constant: tr(W A W' - 2 W B')."""
+    """Least squares of one output projection, up to a constant: tr(W A W' - 2 W B')."""
 
     layer: int
     space: str
@@ -68,7 +68,7 @@ def side_by_side(
     pairs: Sequence[Pair],
     columns: Mapping[str, Sequence[Tensor]] | None = None,
 ) -> Iterator[Fit]:
-    """Block after block, the student's weights as they are when the next block is asked for."""
+    """Yield block after block; each uses the student's weights at the time when it is requested."""
     # Both have the same sizes and embeddings. Of the last layer's output the classifier reads the
     # first position alone, so that this one counts there. Hidden states of all batches stay in
     # memory meanwhile: 8 E bytes a token. `columns` says of each layer of a space which input
@@ -108,7 +108,7 @@ class _Block:
 
 
 class _Pass:
-    """A batch on its way through both models, which share the embeddings."""
+    """Forward pass of a batch through both models, which share the embeddings."""
 
     def __init__(self, model: BertForSequenceClassification, batch: Batch):
         hidden: Tensor = model.bert.embeddings(batch.input_ids, batch.token_type_ids)
@@ -118,7 +118,7 @@ class _Pass:
         self.mask = cast("Tensor | None", mask)
         """The mask as attention takes it."""
         self.wanted, self.own = hidden, hidden
-        """(B, S, E): what enters the next block of the unpruned model, and of the student."""
+        """Inputs (B, S, E) of the next block in the unpruned model, and in the student."""
 
 
 def _moments(
@@ -130,7 +130,7 @@ def _moments(
     *,
     first_only: bool,
 ) -> tuple[Tensor, Tensor]:
-    """A and B of a block over all tokens, or first ones; the unpruned model advances."""
+    """Sum A and B of a block over all tokens, or the first ones, and advance the unpruned model."""
     weight = whole.output.dense.weight
     width = len(weight[0, kept])
     second = torch.zeros(width, width, dtype=torch.float64, device=weight.device)

@@ -1,4 +1,4 @@
-"""Smaller models as slices of one student, whose units lie in the order of their scores.
+"""Smaller models as slices of one student, whose units are ordered by score.
 
 A model of any size is the first heads and the first neurons of each layer that it has: views of the
 weights of the whole student, or masks of its units.
@@ -19,25 +19,26 @@ from objectives.students.bert.linears import LINEARS, PER_HEAD, POSITION_BIAS
 from objectives.training.population import Population
 
 Model = tuple[Widths[int], ...]
-"""How much is left of each layer of a model."""
+"""Widths of each layer of a model."""
 
 _GRID = 65
-"""Sizes from which a step of a training draws, geometric from the smallest to the whole."""
+"""Number of sizes from which a training step draws, geometric from the smallest to the whole."""
 
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """In which order the units of each layer stay."""
+    """Order of the units of each layer."""
 
     shape: BertShape
     heads: Tensor
-    """(layers, heads) int64: the first is the last to go."""
+    """Heads (layers, heads) int64: the first is removed last."""
     ffn: Tensor
-    """(layers, neurons) int64."""
+    """FFN neurons (layers, neurons) int64."""
 
     @classmethod
     def by_scores(cls, shape: BertShape, scores: Mapping[str, Tensor]) -> "Order":
-        """The units by falling score, (layers, units) of each space; unscored ones as they are."""
+        """Order units by falling score, (layers, units) of each space; spaces without scores keep
+        their order."""
 
         def ordered(space: str, size: int) -> Tensor:
             values = scores.get(space, torch.zeros(shape.layers, size))
@@ -47,11 +48,11 @@ class Order:
 
     @cached_property
     def reverse(self) -> "Order":
-        """The order that puts ordered units back where they were."""
+        """Inverse order."""
         return Order(self.shape, self.heads.argsort(-1), self.ffn.argsort(-1))
 
     def applied(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state of a whole classifier with its units in this order: it computes what it did."""
+        """Reorder the units of a classifier's state; it computes the same."""
         ordered = dict(state)
         for layer in range(self.shape.layers):
             for linear in LINEARS:
@@ -68,7 +69,7 @@ class Order:
         return ordered
 
     def _places(self, axis: str, layer: int) -> Tensor | None:
-        """Where what lies along an axis comes from; None where no unit lies along it."""
+        """Source indices along an axis; None if no unit lies along it."""
         if axis in PER_HEAD:
             size = self.shape.head_dim
             return (self.heads[layer, :, None] * size + torch.arange(size)).flatten()
@@ -76,7 +77,7 @@ class Order:
 
 
 def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
-    """The first heads and neurons of each layer of one student, as views of its (1, ...)."""
+    """First heads and neurons of each layer of one student, as views of its (1, ...)."""
     views = dict(weights)
     for layer, widths in enumerate(model):
         for linear in LINEARS:
@@ -93,7 +94,7 @@ def sliced(weights: Mapping[str, Tensor], model: Model) -> dict[str, Tensor]:
 def smaller(
     population: Population, model: Model, rounding: tuple[BertArchitecture, ...] = ()
 ) -> Population:
-    """A student of one size that computes what the whole one does in this slice of it."""
+    """Student of one size, equal to the whole student restricted to this slice."""
     # Its matrices are copies in the precision of the matmuls, with gradients of their own: a
     # gradient through the views would be padded with zeros to the whole size, and the weights be
     # brought to the precision again in each pass. With `rounding` they stay in float32, which is
@@ -108,8 +109,8 @@ def smaller(
 
 
 def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> dict[str, Tensor]:
-    """Models that take turns on the rows of a batch, as masks of the whole student: (1, rows,
-    layers, units) of each space."""
+    """Masks (1, rows, layers, units) of each space for models that take turns on the rows of a
+    batch."""
     masks = {}
     deep = all(layer.layers for model in models for layer in model)
     for space in ("heads", "ffn") if deep else ("heads", "ffn", "layers"):
@@ -121,7 +122,7 @@ def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> 
 
 
 def along(scores: Mapping[str, Tensor], smallest: float, cost: Cost) -> list[Model]:
-    """The models of highest score, from the smallest (a share of the whole cost) to the whole."""
+    """Models of highest score, from the smallest (a share of the whole cost) to the whole."""
     models = []
     for number in range(_GRID):
         limit = cost.full * smallest ** (1 - number / (_GRID - 1))
@@ -134,8 +135,8 @@ def along(scores: Mapping[str, Tensor], smallest: float, cost: Cost) -> list[Mod
 def uniform(
     shares: Sequence[float], spaces: Sequence[str], shape: BertShape, depth: float = 1.0
 ) -> list[Model]:
-    """The models of which each layer keeps these shares of its units of the spaces, rounded; and of
-    the layers those of this depth."""
+    """Models whose layers keep these shares of their units, rounded, and of the layers those of
+    this depth."""
     models, stays, gone = [], layers_at(depth, shape.layers), LayerUnits((), (), dropped=True)
     for share in shares:
         heads, ffn = (
@@ -148,6 +149,6 @@ def uniform(
 
 
 def layers_at(depth: float, layers: int) -> list[int]:
-    """The layers that stay at a depth, a share m of all in (0, 1]: floor(i / m) for i < round(m
-    layers) (DynaBERT, Hou et al. 2020)."""
+    """Layers kept at a depth, a share m of all in (0, 1]: floor(i / m) for i < round(m layers)
+    (DynaBERT, Hou et al. 2020)."""
     return [int(i / depth) for i in range(round(depth * layers))]

@@ -1,4 +1,4 @@
-"""The base class of the methods that cut a BERT to a budget and train it in stages."""
+"""Base class of the methods that cut a BERT to a budget and train it in stages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -48,14 +48,14 @@ class StagedMethod(SearchMethod):
         }
     )
     searchable: ClassVar[tuple[str, ...]] = SPACES_OF_LAYERS
-    """Values that `spaces` may name; empty where no units are chosen."""
+    """Values that `spaces` may name; empty if no units are chosen."""
     with_search: ClassVar[bool] = True
     """Whether stages may search."""
     cut_together: ClassVar[bool] = True
     """Whether a GPU trains the students as one program once they are cut."""
 
     input_bits: Bits = FULL_BITS
-    """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
+    """Bits of the inputs of quantised weights: 32 (not quantised), 8 or 4."""
     embedding_bits: int = FULL_BITS
     """Bits of the embeddings of words and positions: 32, 8, 4, 2 or 1."""
     vocabulary: PositiveShare = 1.0
@@ -111,16 +111,16 @@ class StagedMethod(SearchMethod):
         for stage in self.stages:
             check_comparable(stage.loss, student, teacher)
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """Name the settings of inputs where no weight is rounded."""
         if _each(self.weight_bits) == {FULL_BITS}:
             return {"input_bits": "it rounds the inputs of quantised weights, and there are none"}
         return {}
 
-    def shortened(self, share: float) -> Self:
+    def scale_epochs(self, share: float) -> Self:
         """The method with this share of the epochs of each stage; UserError if it has no stages."""
         if not self.stages:
-            return super().shortened(share)
+            return super().scale_epochs(share)
         fewer = tuple(replace(stage, epochs=stage.epochs * share) for stage in self.stages)
         return replace(self, stages=fewer)
 
@@ -236,7 +236,7 @@ class StagedMethod(SearchMethod):
         """
         return model, units
 
-    def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:
+    def lr_scale(self, problem: Problem, architecture: BertArchitecture | None) -> float:
         """The share of each stage's learning rate at which a student is trained.
 
         Args:

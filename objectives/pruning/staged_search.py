@@ -286,7 +286,7 @@ class _Run:
     def _rate(self, slot: int, stage: int, architecture: BertArchitecture | None) -> float:
         """The peak of a student's learning rate in the stage of this number."""
         member, of_stage = self.members[slot], self.members[slot].stages[stage]
-        share = 1.0 if of_stage.quantised else member.rate_share(self.problem, architecture)
+        share = 1.0 if of_stage.quantised else member.lr_scale(self.problem, architecture)
         return of_stage.learning_rate * share
 
     def _begun_with(self, slot: int) -> dict[str, Tensor]:

@@ -14,14 +14,15 @@ from objectives.strategies.strategy import Candidate, Places, Remembering, Score
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionSettings(Checked):
-    """The defaults are those of Real et al. 2019 for CIFAR-10."""
+    """Settings of `Evolution`; the defaults are those of Real et al. 2019 for CIFAR-10."""
 
     population: PositiveInt = 100
-    """Candidates that live at once. >= 1. So many are drawn at random before the first child."""
+    """Size of the population. >= 1. This many candidates are drawn at random before the first
+    child."""
     sample: PositiveInt = 25
     """Candidates of a tournament, drawn from the population with replacement. >= 1."""
     dies: Literal["oldest", "worst"] = "oldest"
-    """Who leaves: the oldest, or the worst of a sample."""
+    """Candidate that is removed: the oldest, or the worst of a sample."""
     mutation: PositiveShare | None = None
     """Probability in (0, 1] that a place is drawn again, from all its choices. None changes one
     place, to another choice."""

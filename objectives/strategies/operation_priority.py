@@ -33,7 +33,7 @@ from objectives.strategies.strategy import TRIES, Candidate, Choice, Places, Rem
 
 @dataclass(frozen=True, kw_only=True)
 class PrioritySettings(Checked):
-    """The counts are the paper's."""
+    """Settings of `OperationPriority`; the counts are the paper's."""
 
     initial: PositiveInt = 100
     """Candidates drawn at random before the first child. >= 1."""
@@ -68,7 +68,7 @@ class OperationPriority(Remembering):
                 )
         self._settings, self._accepts = settings, accepts
         self._rejected: set[tuple[str, Choice]] = set()
-        """Choices that a child was rejected with, which are tried, though nobody has a score."""
+        """Choices of rejected children: these count as tried, though they have no score."""
         self._guided = [
             name
             for name, choices in self.places.items()
@@ -123,7 +123,7 @@ class OperationPriority(Remembering):
         return child
 
     def _preferred(self, name: str, odds: dict[str, NDArray[np.float64]]) -> Choice:
-        """A choice drawn by priority; `odds` has the probabilities of the places that were seen."""
+        """Draw a choice by priority; `odds` are the probabilities of the places seen so far."""
         if name not in odds:
             bounds = self.bounds(name)
             odds[name] = np.isinf(bounds).astype(float)

@@ -1,4 +1,4 @@
-"""Soft choices: numbers over the choices of each place, which follow gradients.
+"""Soft choices: weights over the choices of each place, which follow gradients.
 
 The weights go into a super-net, whose loss has a gradient with respect to alpha, their logits:
 """
@@ -30,29 +30,34 @@ _START = 1e-3  # standard deviation of alpha at the start, as DARTS has it
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSettings(Checked):
-    """The defaults are those of DARTS; those of AdaBERT are below."""
+    """Settings of `SoftChoices`; the defaults are those of DARTS, those of AdaBERT and GDAS are
+    below."""
 
     kind: Literal["softmax", "gumbel"] = "softmax"
     """Weighted sums of all choices, or one choice drawn at a time."""
     together: tuple[tuple[str, ...], ...] = ()
     """Places whose choices share one softmax, and of which one choice in all is drawn."""
     temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 1.0)
-    """At the start and at the end of the search, geometric between. > 0."""
+    """Temperature at the start and at the end of the search. > 0."""
+    schedule: Literal["exponential", "linear"] = "exponential"
+    """Schedule of the temperature from one to the other."""
     learning_rate: PositiveFloat = 3e-4
     """Learning rate of Adam. > 0."""
     weight_decay: NonNegativeFloat = 1e-3
-    """Added to the gradient, times alpha (L2). >= 0."""
+    """Factor of alpha that is added to the gradient (L2). >= 0."""
 
 
 ADABERT = SoftSettings(kind="gumbel", temperature=(1.0, 0.2), learning_rate=1e-4)
 """Chen et al. 2020, as the official code has it."""
+GDAS = SoftSettings(kind="gumbel", temperature=(10.0, 0.1), schedule="linear")
+"""Dong & Yang 2019."""
 
 ChoiceGradients = Mapping[str, Tensor]
 """Gradients of each place, of the shape of its alpha: (choices,)."""
 
 
 class SoftChoices(Strategy[ChoiceGradients]):
-    """Alpha of each place, the weights made of it, and its optimiser."""
+    """Alpha of each place, the weights computed from it, and its optimiser."""
 
     def __init__(self, places: Places, seed: int, settings: SoftSettings = SoftSettings()):
         super().__init__(places, seed)
@@ -79,8 +84,10 @@ class SoftChoices(Strategy[ChoiceGradients]):
         )
 
     def temperature(self, progress: float) -> float:
-        """At this share of the search, in [0, 1]."""
+        """Temperature at this share of the search, in [0, 1]."""
         start, end = self._settings.temperature
+        if self._settings.schedule == "linear":
+            return start + (end - start) * progress
         return float(start * (end / start) ** progress)
 
     def weights(self, progress: float = 0.0) -> dict[str, Tensor]:
@@ -106,7 +113,8 @@ class SoftChoices(Strategy[ChoiceGradients]):
 
     @torch.no_grad()
     def propose(self, k: int) -> list[Candidate]:
-        """The largest weight of each place, then k - 1 candidates drawn by the softmax of each."""
+        """Propose the largest weight of each place, then k - 1 candidates drawn by the softmax of
+        each."""
         probabilities = {
             name: alpha.double().softmax(-1).numpy() for name, alpha in self.alpha.items()
         }

@@ -1,4 +1,4 @@
-"""The contract of a strategy over places: what it proposes, and what it learns.
+"""Contract of a strategy over places.
 
 A strategy knows the names of places, their choices and numbers. It knows no graph, no model and no
 Optuna, so that the same one runs inside a trial and as the sampler of a study.
@@ -22,11 +22,12 @@ Scored = Sequence[tuple[Candidate, float]]
 Feedback = TypeVar("Feedback", contravariant=True)
 
 TRIES = 100
-"""To find a candidate that was not there before."""
+"""Tries to find a new candidate."""
 
 
 class Strategy(abc.ABC, Generic[Feedback]):
-    """Proposes candidates, and learns from feedback: `Scored`, but for soft choices."""
+    """Base of strategies that propose candidates and learn from feedback: `Scored`, except for soft
+    choices."""
 
     def __init__(self, places: Places, seed: int):
         """Begin a search.
@@ -47,7 +48,7 @@ class Strategy(abc.ABC, Generic[Feedback]):
 
     @abc.abstractmethod
     def propose(self, k: int) -> list[Candidate]:
-        """The next candidates to score. Not all of them need to be learned.
+        """Propose the next candidates to score. Not all of them need to be learned.
 
         Args:
             k: how many, >= 0.
@@ -72,7 +73,7 @@ class Strategy(abc.ABC, Generic[Feedback]):
         return choices[int(self._rng.integers(len(choices)))]
 
     def _changed(self, candidate: Candidate, among: Sequence[str]) -> Candidate:
-        """A copy with another choice at one of these places; all are equally probable."""
+        """Copy with another choice at one of these places; all are equally probable."""
         free = [name for name in among if len(self.places[name]) > 1]
         if not free:
             return candidate
@@ -93,7 +94,7 @@ class Remembering(Strategy[Scored]):
         self.learned += [(dict(candidate), float(score)) for candidate, score in feedback]
 
     def _key(self, candidate: Candidate) -> tuple[Choice, ...]:
-        """By which two equal candidates are known."""
+        """Key by which equal candidates are recognised."""
         return tuple(candidate.get(name) for name in self.places)
 
 
@@ -101,10 +102,10 @@ class Remembering(Strategy[Scored]):
 
 
 class Uniform(Strategy[Scored]):
-    """Draws candidates and learns nothing."""
+    """Strategy that draws candidates and learns nothing."""
 
     def propose(self, k: int) -> list[Candidate]:
         return [self._drawn() for _ in range(k)]
 
     def learn(self, feedback: Scored) -> None:
-        """There is nothing to learn."""
+        """Ignore the feedback."""

@@ -1,4 +1,4 @@
-"""The families of students. To add one, import it here and add it to `FAMILIES`."""
+"""Families of students. To add one, import it here and add it to `FAMILIES`."""
 
 from transformers import PreTrainedModel
 
@@ -11,7 +11,7 @@ FAMILIES: tuple[Family, ...] = (BERT, CELLS)
 
 
 def family_of(model: PreTrainedModel) -> Family:
-    """The family that a model is of. Raises UserError if there is none."""
+    """Family of a model. Raises UserError if there is none."""
     kind = model.config.model_type
     for family in FAMILIES:
         if kind in family.model_types:
@@ -21,5 +21,5 @@ def family_of(model: PreTrainedModel) -> Family:
 
 
 def family_for(architecture: Architecture) -> Family:
-    """The family whose models have such architectures."""
+    """Family of an architecture."""
     return next(f for f in FAMILIES if isinstance(architecture, f.architecture))

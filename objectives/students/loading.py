@@ -1,4 +1,4 @@
-"""Weights of a checkpoint: the files that hold them, and a model that has all of them."""
+"""Weights of a checkpoint: find their files, and load a model that has all of them."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def find(checkpoint: str, name: str) -> Path | None:
-    """A file beside a checkpoint, a folder or a name on the hub; None where there is none."""
+    """Find a file of a checkpoint, a folder or a name on the hub; None if it is missing."""
     try:
         path = cached_file(checkpoint, name)
     except (OSError, ValueError):
@@ -39,7 +39,8 @@ def find(checkpoint: str, name: str) -> Path | None:
 
 
 def weight_files(checkpoint: str) -> list[Path]:
-    """Files of the weights, safetensors if there are any, else pickled; UserError if incomplete."""
+    """Files of the weights, safetensors if possible, else pickled. Raises UserError if
+    incomplete."""
     for name in _FILES:
         if file := find(checkpoint, name):
             return [file]
@@ -65,12 +66,12 @@ def weight_files(checkpoint: str) -> list[Path]:
 
 
 def is_pickled(checkpoint: str) -> bool:
-    """Whether code could hide in its weights."""
+    """Whether its weights are pickled, so that they could hide code."""
     return weight_files(checkpoint)[0].suffix != ".safetensors"
 
 
 def refuse_adapter(checkpoint: str) -> None:
-    """Raise UserError for weights that change another model's (peft), alone or beside it."""
+    """Raise UserError for adapter weights (peft), alone or beside a model's."""
     for name in _ADAPTERS:
         if find(checkpoint, name):
             raise UserError(
@@ -91,8 +92,8 @@ def fingerprint_of_weights(checkpoint: str) -> str:
 
 
 def stored(checkpoint: str) -> dict[str, Tensor]:
-    """Weights by their names in the files: of safetensors only the sizes and types, as zeros that
-    take no memory."""
+    """Weights by name in the files; of safetensors only sizes and types, as zeros without
+    memory."""
     weights: dict[str, Tensor] = {}
     for file in weight_files(checkpoint):
         try:
@@ -118,7 +119,7 @@ def _sizes(file: Path) -> dict[str, Tensor]:
 
 
 def _unpickled(file: Path) -> dict[str, Tensor]:
-    """Weights that torch.save wrote, by the loader that runs no code."""
+    """Load weights of torch.save with the loader that runs no code."""
     with warnings.catch_warnings(action="ignore"):  # of protocols of pickle
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
     if not isinstance(state, Mapping) or not all(map(torch.is_tensor, state.values())):
@@ -135,8 +136,8 @@ def load(
     other_heads: bool = False,
     only_check: bool = False,
 ) -> _Model:
-    """Load every weight of the checkpoint, float32 on the CPU; UserError unless files and config
-    agree."""
+    """Load every weight of the checkpoint, float32 on the CPU. Raises UserError unless files and
+    config agree."""
     # A `new_head` is drawn from torch's random numbers. It, and a model that says so, may leave
     # `other_heads` of the files out. To `only_check` reads no weights of safetensors.
     refuse_adapter(checkpoint)
@@ -169,7 +170,7 @@ def _problem(
     new_head: bool,
     other_heads: bool,
 ) -> str | None:
-    """Where the files disagree with the model that config.json asks for, and the remedy."""
+    """Describe how the files disagree with config.json, and the remedy; None if they agree."""
     prefix = f"{model.base_model_prefix}."
     parts = {name.split(".")[0] for name in model.base_model.state_dict()} - {"pooler"}
 

@@ -41,23 +41,24 @@ _Copy = tuple[int, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation(Checked):
-    """Which words may stand for which, and how often. Only the train rows are augmented."""
+    """Augmentation of the train rows: which words may replace which, and how often."""
 
     masked_lm: str
-    """A BERT with its head for masked words, as it was pretrained: a folder, or a hub name."""
+    """Pretrained BERT with its masked-LM head: a folder, or a hub name."""
     word_vectors: str | None = None
     """A GloVe text file, such as glove.6B.300d.txt; None takes the masked LM's own embeddings."""
     copies: PositiveInt
     """Draws for each sentence, N; repeated ones are dropped. >= 1; TinyBERT takes 10 to 30."""
     probability: Share = 0.4
-    """Chance that a word that can be replaced is replaced in a copy, p. 0 to 1."""
+    """Probability p that a replaceable word is replaced in a copy. 0 to 1."""
     candidates: PositiveInt = 15
-    """Words that may stand for a word, M; those that are no whole word are dropped. >= 1."""
+    """Number of replacements considered for a word, M; those that are not one whole word are
+    dropped. >= 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class WordVectors:
-    """V words and their vectors."""
+    """Words and their vectors."""
 
     words: Sequence[str]
     vectors: Tensor
@@ -78,7 +79,7 @@ class WordVectors:
     def nearest(
         self, queries: Mapping[str, Tensor], count: int, device: str
     ) -> dict[str, list[str]]:
-        """For each word and its vector (D,) the `count` nearest other words, nearest first."""
+        """The `count` nearest other words of each word and its vector (D,), nearest first."""
         unit = functional.normalize(self.vectors.to(device), dim=1)
         asked, nearest = list(queries), {}
         for start in range(0, len(asked), _CHUNK):
@@ -145,12 +146,12 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class MaskedLM:
-    """A BERT with its head for masked words: found and checked, its weights not loaded yet."""
+    """Masked LM, found and checked; its weights are not loaded yet."""
 
     checkpoint: str
     tokenizer: PreTrainedTokenizerBase
     longest: int
-    """Tokens that it takes."""
+    """Longest input in tokens."""
 
     def words(self, text: str) -> list[str]:
         """The basic tokens of a text, words and punctuation, in the spelling of the vocabulary."""
@@ -159,24 +160,24 @@ class MaskedLM:
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(spelled)]
 
     def whole_word(self, entry: str) -> str | None:
-        """An entry of a vocabulary as one basic token; None for others, as "##ing" and "[CLS]"."""
+        """Vocabulary entry as one basic token; None for others such as "##ing" and "[CLS]"."""
         words = self.words(entry)
         return words[0] if len(words) == 1 else None
 
     def sentence(self, text: str) -> "Sentence":
-        """A text as basic tokens and word pieces, nothing known yet of what could replace them."""
+        """Split a text into basic tokens and word pieces; replacements are not known yet."""
         words, model = self.words(text), self.tokenizer.backend_tokenizer.model
         return Sentence(words, [[piece.id for piece in model.tokenize(word)] for word in words])
 
 
 @dataclass(frozen=True, eq=False)
 class Sentence:
-    """A text of basic tokens, each of one or more word pieces."""
+    """Text as basic tokens, each of one or more word pieces."""
 
     words: Sequence[str]
     pieces: Sequence[list[int]]
     options: dict[int, list[str]] = field(default_factory=dict)
-    """Place of each word that can be replaced: what can stand there, never nothing."""
+    """Replacements of each replaceable word, by its index; never empty."""
 
     def replaceable(self) -> list[int]:
         """Indices of its words, without stop words, numbers and punctuation."""
@@ -187,20 +188,20 @@ class Sentence:
         return [n for n, word in words if word.isalpha() and word.lower() not in STOP_WORDS]
 
     def position(self, index: int) -> int:
-        """Where the pieces of a word begin, after [CLS]."""
+        """Position of a word's first piece, after [CLS]."""
         return 1 + sum(map(len, self.pieces[:index]))
 
 
 @dataclass(frozen=True, eq=False)
 class Augmenter:
-    """An `Augmentation` whose files were found and checked."""
+    """`Augmentation` whose files were found and checked."""
 
     settings: Augmentation
     masked_lm: MaskedLM
     glove: WordVectors | None
     definition: Mapping[str, object]
-    """All that decides the copies of a text but for the seed, the files by what they hold. Its
-    `word_vectors` says where the neighbours come from: GloVe's fingerprint, or the masked LM."""
+    """Everything except the seed that decides the copies of a text; files count by content. Its
+    `word_vectors` names the source of neighbours: GloVe's fingerprint, or the masked LM."""
 
 
 def read_augmentation(settings: Augmentation) -> Augmenter:
@@ -220,7 +221,7 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
 
 
 def augment(augmenter: Augmenter, roles: Mapping[str, Examples], session: Session) -> Examples:
-    """The rows of `train`, then their copies with their labels; no copy repeats the words of any
+    """Append copies with their labels to the rows of `train`; no copy repeats the words of any
     row."""
     # What is drawn for a row depends on the seed and its own text.
     train = roles["train"]
@@ -274,7 +275,7 @@ def _copies(
 def _drawn(
     sentence: Sentence, settings: Augmentation, generator: np.random.Generator
 ) -> Iterator[str]:
-    """N times the sentence, each replaceable word replaced with probability p."""
+    """N copies of the sentence, each replaceable word replaced with probability p."""
     indices, options = list(sentence.options), list(sentence.options.values())
     shape = (settings.copies, len(indices))
     replaced = generator.random(shape) < settings.probability
@@ -287,7 +288,7 @@ def _drawn(
 
 
 def _write(file: Path, copies: Sequence[_Copy]) -> None:
-    """Write a copy a line and the SHA-256 of these lines in the last; whole or not at all."""
+    """Write one copy a line, then the SHA-256 of these lines, atomically."""
     digest = hashlib.sha256()
     with atomic_write(file) as unfinished, unfinished.open("wb") as lines:
         for index, texts in copies:
@@ -298,7 +299,7 @@ def _write(file: Path, copies: Sequence[_Copy]) -> None:
 
 
 def _read(file: Path) -> list[_Copy]:
-    """The copies of a file. Raises ValueError if it does not hold what was written."""
+    """Read the copies of a file. Raises ValueError if it is damaged."""
     *lines, end = file.read_bytes().splitlines(keepends=True) or [b""]
     if end != _last_line(hashlib.sha256(b"".join(lines))):
         raise ValueError("its checksum is wrong")
@@ -311,7 +312,8 @@ def _last_line(of_others: "hashlib._Hash") -> bytes:
 
 
 def open_masked_lm(name: str) -> MaskedLM:
-    """Check a masked LM and read its tokenizer. Raises UserError for what cannot fill in words."""
+    """Check a masked LM and read its tokenizer. Raises UserError for a model without masked-LM
+    head."""
     checkpoint = Checkpoint(name)
     config = checkpoint.bert_config()
     if not checkpoint.has_mlm_head:
@@ -358,7 +360,8 @@ def find_options(
     device: str,
     progress: Progress,
 ) -> None:
-    """Fill in the options of each sentence: of `count` words those that are a whole word."""
+    """Fill in the replacements of each sentence: of the `count` likeliest words those that are
+    whole words."""
     # A word of one piece is masked and gets the masked LM's likeliest words; one of several pieces
     # the words nearest in `glove`, or by embeddings to the mean of its pieces'. A word without any
     # keeps itself.

@@ -1,4 +1,4 @@
-"""Tokenised splits and batches of sequences of like length."""
+"""Tokenised splits, and batches of sequences of similar length."""
 
 import hashlib
 from array import array
@@ -21,14 +21,14 @@ its last tokens in the rest (Sun et al. 2019, "How to Fine-Tune BERT for Text Cl
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """Inputs of a model in a batch, each (batch, length)."""
 _POOL = 32
-"""Batches that are drawn together before they are sorted by length: enough to save most padding,
-few enough to leave the order random (as `LengthGroupedSampler` of transformers does)."""
+"""Batches that are drawn together and sorted by length: enough to save most padding, few enough to
+keep the order random (as `LengthGroupedSampler` of transformers does)."""
 _PAD_TO = 8
 """Lengths are rounded up to this multiple, so that few distinct shapes occur."""
 
 
 def no_labels(rows: int, like: Labels) -> Labels:
-    """Labels that stand for none: -1 among classes, NaN among numbers."""
+    """Placeholder labels of rows without any: -1 for classes, NaN for numbers."""
     none = np.nan if like.dtype.kind == "f" else -1
     return np.full((rows, *like.shape[1:]), none, like.dtype)
 
@@ -39,11 +39,12 @@ class Batch:
 
     input_ids: Tensor
     token_type_ids: Tensor
-    """Both (B, S) int64."""
+    """Token ids and segments, both (B, S) int64."""
     attention_mask: Tensor
     """(B, S) bool; False is padding."""
     labels: Tensor
-    """(B,) int64, classes; or float32, numbers; or (B, C) int8, several labels, each 1 or 0."""
+    """Labels: (B,) int64, classes; or float32, numbers; or (B, C) int8, several labels, each 1 or
+    0."""
     rows: Tensor
     """(B,) int64: indices of the sequences in their split."""
 
@@ -55,7 +56,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The tokenised rows of one role: `train`, `alpha`, `select` or `heldout`."""
+    """Tokenised rows of one role: `train`, `alpha`, `select` or `heldout`."""
 
     role: str
     input_ids: list["array[int]"]
@@ -66,7 +67,7 @@ class Split:
     max_length: int
     """Longest sequence, in tokens; no batch is padded beyond it."""
     truncated: int = 0
-    """Rows whose text was longer than that and was cut off."""
+    """Number of rows that were truncated."""
     truncation: Truncation = "head"
     """Truncation of longer texts."""
     pads_left: bool = False
@@ -87,12 +88,12 @@ class Split:
 
     @property
     def last_token(self) -> int:
-        """The largest number of a token in its rows and their padding."""
+        """Largest token id in its rows and their padding."""
         return max(self.pad_token_id, *map(max, filter(None, self.input_ids)))
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """(rows,): tokens of each row."""
+        """Number of tokens of each row (rows,)."""
         return np.array([len(ids) for ids in self.input_ids])
 
     @cached_property
@@ -118,7 +119,7 @@ class Split:
         return logits[:, 0] if self.regression else logits.argmax(-1)
 
     def at(self, rows: NDArray[np.int64]) -> Self:
-        """The named rows alone, in this order."""
+        """Select these rows, in this order."""
         tokens: dict[str, Any] = {
             name: [getattr(self, name)[row] for row in rows]
             for name in ("input_ids", "token_type_ids")
@@ -126,7 +127,7 @@ class Split:
         return replace(self, **tokens, labels=self.labels[rows])
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
-        """The named rows as one padded batch on `device`."""
+        """Pad these rows to one batch on `device`."""
         lengths = self.lengths[rows]
         width = min(-(-int(lengths.max()) // _PAD_TO) * _PAD_TO, self.max_length)
         ids = np.full((len(rows), width), self.pad_token_id, dtype=np.int64)
@@ -141,11 +142,12 @@ class Split:
         return Batch(*(on_device(torch.from_numpy(array), device) for array in arrays))
 
     def longest_first(self) -> NDArray[np.int64]:
-        """The rows by falling length."""
+        """Indices of the rows by falling length."""
         return np.argsort(-self.lengths, kind="stable")
 
     def in_order(self, batch_size: int, device: str) -> Iterator[Batch]:
-        """Every row once, longest first, for evaluation. `Batch.rows` says which is which."""
+        """Batches of every row once, longest first, for evaluation; `Batch.rows` has their
+        indices."""
         order = self.longest_first()
         for start in range(0, len(order), batch_size):
             yield self.batch(order[start : start + batch_size], device)
@@ -153,7 +155,7 @@ class Split:
     def drawn(
         self, rows: int, generator: np.random.Generator, batch_size: int
     ) -> list[NDArray[np.int64]]:
-        """So many rows at random, all if there are fewer, in batches of like length."""
+        """Draw this many rows at random, or all, in batches of similar length."""
         some = generator.permutation(len(self))[:rows]
         some = some[np.argsort(self.lengths[some], kind="stable")]
         return [some[start : start + batch_size] for start in range(0, len(some), batch_size)]
@@ -161,8 +163,8 @@ class Split:
     def shuffled(
         self, batch_size: int, seed: int | tuple[int, ...], device: str, *, first: int = 0
     ) -> Iterator[Batch]:
-        """Batches for ever, each row once an epoch, from the one of number `first` on. Their order
-        depends on the seed alone: K students share them."""
+        """Endless batches, each row once an epoch, from batch number `first` on. Their order
+        depends on the seed alone, so that K students share them."""
         generator, pool_size = np.random.default_rng(seed), _POOL * batch_size
         while True:
             order = generator.permutation(len(self))

@@ -1,4 +1,4 @@
-"""The tasks of GLUE by name (Wang et al. 2019)."""
+"""Tasks of GLUE by name (Wang et al. 2019)."""
 
 from dataclasses import replace
 from typing import Any

@@ -22,17 +22,17 @@ from objectives.text.text_files import DELIMITERS, quotes_of, without_views
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}
-"""Endings of files of data. A name with one is a file's, not a data set's on the hub."""
+"""Suffixes of data files: a name with one is a file, not a data set on the hub."""
 _LONGEST_REASON = 200
-"""Characters of what a library says in several lines."""
+"""Longest message of a library that is quoted, in characters."""
 _SOME = 64  # texts that a survey reads
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))(?:\.0*)?")
 _REAL = re.compile(r"[+-]?\d*\.\d+")
 
 
 def load_text(task: Task) -> LabelledText:
-    """Read the data and split it; then the text of the roles is in memory. Raises UserError for
-    what is not there, for labels that are all equal, and for too few rows."""
+    """Read the data and draw the roles, whose text is then in memory. Raises UserError for missing
+    data, for labels that are all equal, and for too few rows."""
     with TemporaryDirectory() as cache:  # for what `datasets` makes of local files
         return _in_roles(task, read(task, cache))
 
@@ -42,15 +42,16 @@ class Survey:
     """Counts of the rows before any role is drawn."""
 
     texts: int
-    """Different ones of the split that the rows are drawn from; with a label, if the task has."""
+    """Number of different texts of the split to draw from; with a label, if the task reads
+    labels."""
     some: Examples
-    """A few of them, at equal distances, without labels."""
+    """A few of them, evenly spaced, without labels."""
     labels: int
-    """Different ones of these; 1 if the task has none."""
+    """Number of different labels; 1 if the task reads none."""
 
 
 class _Counts:
-    """Rows that were read of a split, and in words those that were left out."""
+    """Rows that were read of a split, and a description of those left out."""
 
     def __init__(self, rows: Rows, *, labelled: bool):
         self.read, self.out = len(rows.data), list[str]()
@@ -126,7 +127,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
 
 
 def _check_seen(task: Task, heldout: Rows, train: Rows, names: Sequence[str]) -> None:
-    """Raise UserError for held-out rows of a class that nothing learns."""
+    """Raise UserError for held-out rows of a class without train rows."""
     unseen = ~np.isin(heldout.labels, train.labels)
     if task.classes and unseen.any():
         some = a_few([names[label] for label in np.unique(heldout.labels[unseen]).tolist()])
@@ -156,7 +157,7 @@ def _one_label(
 def _unlabelled(
     task: Task, data: Mapping[str, Dataset], split: str, drawn: Rows, roles: Mapping[str, Rows]
 ) -> tuple[Rows, str]:
-    """The rows of a split whose text stands in no role, and how many, in words; `drawn` are those
+    """Rows of a split whose text has no role, and a description of their number; `drawn` are those
     that could have had one."""
     all_rows = scan(task, data, split, labelled=False)
     used = np.concatenate([rows.texts for rows in roles.values()])
@@ -177,8 +178,8 @@ def _unlabelled(
 
 
 def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, _Counts, int]:
-    """The first row of each text; counts of those left out, and of those among them whose label is
-    not that of the first."""
+    """Keep the first row of each text; also counts the others, and those among them with another
+    label."""
     texts, first = np.unique(rows.texts, return_index=True)
     counts = _Counts(rows, labelled=task.labelled)
     if len(first) == len(rows):
@@ -199,7 +200,7 @@ def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, _Counts, int]:
 
 
 def _what_was_read(task: Task, counts: _Counts, roles: Mapping[str, Rows]) -> str:
-    """Count rows of each split, of those left out and of each role, in one line."""
+    """Describe in one line the rows of each split, those left out, and those of each role."""
     names = {"train": "train", "alpha": "alpha", "select": "selection", "heldout": "held out"}
     *sizes, heldout = (f"{name} {len(roles[role]):,}" for role, name in names.items())
     if task.heldout_split is None:
@@ -212,7 +213,7 @@ def _what_was_read(task: Task, counts: _Counts, roles: Mapping[str, Rows]) -> st
 
 
 def read(task: Task, cache: str) -> Mapping[str, Dataset]:
-    """Every split of a task's data; what `datasets` makes of local files lies in `cache`."""
+    """Load every split of a task's data; Arrow files of local data are written to `cache`."""
     if callable(task.data):
         try:
             data = task.data()
@@ -250,7 +251,8 @@ def read(task: Task, cache: str) -> Mapping[str, Dataset]:
 
 
 def _check_name(task: Task, name: str) -> None:
-    """Raise UserError for what is no folder and no name on the hub, which is slow to say so."""
+    """Raise UserError for a name that is neither a folder nor valid on the hub, which would be slow
+    to refuse it."""
     if Path(name).is_file():
         raise task.refusal(
             f"data '{name}' is a file; files are read by Task.from_files({name!r}, ...)"
@@ -273,13 +275,13 @@ def _reason(error: Exception) -> str:
 
 
 def _by_split(task: Task, data: Dataset | DatasetDict, cache: str) -> Mapping[str, Dataset]:
-    """A single data set is the split to draw from."""
+    """Splits of the data by name; a single data set is the split to draw from."""
     splits = data if isinstance(data, DatasetDict) else {task.split: data}
     return {split: without_views(rows, cache) for split, rows in splits.items()}
 
 
 def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
-    """The names of the classes, and the parts with a class for each label."""
+    """Names of the classes, and the parts with class indices as labels."""
     present = {part.values[code] for part in parts for code in np.unique(part.labels)}
     feature = parts[0].data.features[task.label_columns[0]]
     if isinstance(feature, ClassLabel):
@@ -312,8 +314,8 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 
 
 def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
-    """The names of the labels, in the order of their columns or of their feature, else sorted; and
-    the parts with (rows, C) of 1 and 0. Raises UserError for one label alone."""
+    """Names of the labels, in the order of their columns or feature, else sorted; and the parts
+    with labels (rows, C) of 1 and 0. Raises UserError for a single label."""
     feature = parts[0].data.features[task.label_columns[0]]
     inner = getattr(feature, "feature", None)  # of a list
     if not isinstance(task.label, str):
@@ -342,7 +344,7 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 
 
 def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
-    """Value of each label: a whole number where all are that, as 2, 2.0, "2" or "2.0"."""
+    """Value of each label: a whole number if all are, as 2, 2.0, "2" or "2.0"."""
     numbers = {label: number_of(label) for label in labels}
     if None in numbers.values():
         return {label: label for label in labels}
@@ -356,7 +358,7 @@ def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
 
 
 def number_of(label: Any) -> int | float | None:
-    """A label as a number, an int if it is whole; None if it is something else."""
+    """Parse a label as a number, an int if it is whole; None if it is no number."""
     if isinstance(label, str):
         if integer := _WHOLE.fullmatch(label):
             return int(integer[1])
@@ -369,7 +371,7 @@ def number_of(label: Any) -> int | float | None:
 def _take(
     task: Task, role: str, wanted: int, rows: Rows, names: Sequence[str]
 ) -> tuple[Rows, Rows]:
-    """Split off as many rows, stratified by class; returns what is left and what was taken. Of a
+    """Split off this many rows, stratified by class; returns the remaining and the taken rows. Of a
     class so rare that train might get none of its rows, train keeps one."""
     drawn = rare = np.arange(len(rows))
     rare, strata = rare[:0], None
@@ -398,8 +400,8 @@ def _take(
 
 
 def _strata(labels: Labels) -> Labels:
-    """The class of each row (rows,), or -1 for all those whose class has no other: what may be
-    split is in twos."""
+    """Strata of the rows (rows,): their class, or -1 for all rows whose class has no other, as each
+    stratum needs two."""
     if not len(labels):  # of ids
         return labels
     classes, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -416,8 +418,8 @@ def _too_few(
     reserved: tuple[int, int],
     names: Sequence[str],
 ) -> str:
-    """Why the rows cannot be taken, and what to do; empty if they can. `kept` are those that
-    stay and those that are taken for sure."""
+    """Message if the rows cannot be taken, with the remedy; else empty. `kept` rows stay in train,
+    and others are surely taken."""
     if wanted >= len(rows):
         return (
             f"heldout={task.heldout}, select={task.select} and alpha={task.alpha} are taken first; "

@@ -20,7 +20,7 @@ from objectives.metric import Labels
 from objectives.text.task import Task
 
 _READ_TOGETHER = 10_000
-"""Rows whose text is in memory at a time."""
+"""Number of rows whose text is in memory at a time."""
 _WHITE = (  # what str.isspace() takes for white, but for the blank
     r"\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
 )
@@ -29,7 +29,7 @@ _QUOTED = r".*[\[{]['\"].*"
 _LIST = re.compile(rf"[\[{{].*[\]}}]|\(.*,.*\)|(?:set)?\(\)|{_QUOTED}", re.DOTALL)
 _TORN = re.compile(rf"[\[{{][^\[\]{{}}]*[\]}}]|{_QUOTED}", re.DOTALL)
 _BETWEEN = re.compile(r"(?<=['\"])\s+(?=['\"])")
-"""Between two strings of an array as numpy writes it; Python would make them one."""
+"""Pattern between two strings of an array as numpy prints it, which Python would join."""
 _ONE_LABEL = "a row must have one label; for several set multi_label"
 _REMEDIES: dict[type, tuple[str, str]] = {
     list: ("a list", "join its tokens into one text"),
@@ -40,18 +40,18 @@ _REMEDIES: dict[type, tuple[str, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one split of the data: all of them, or those that are left."""
+    """Rows of one split of the data, or some of them."""
 
     data: Dataset
     indices: NDArray[np.int64]
-    """Where they stand in the data, ascending."""
+    """Indices of the rows in the data, ascending."""
     texts: NDArray[np.uint64]
-    """A hash of each text, its words set apart by one blank. Of 10 million, two differ with equal
-    hashes once in 400,000 times."""
+    """Hash of each text with single blanks between words. Of 10 million texts, two differ with
+    equal hashes once in 400,000 times."""
     labels: Labels
-    """A number (regression), or an index in `values`."""
+    """Numbers (regression), or indices in `values`."""
     values: Sequence[Any]
-    """The labels that occur, as the data has them; none where they are numbers."""
+    """Labels that occur, as the data spells them; empty for regression."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -76,8 +76,8 @@ def _split(task: Task, data: Mapping[str, Dataset], split: str, columns: Sequenc
 
 
 def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool = True) -> Rows:
-    """The rows of a split that have a text and a label, read once, some at a time; without
-    `labelled` those that have a text, their labels all -1."""
+    """Read the rows of a split that have a text and a label, some at a time; without `labelled`
+    those that have a text, their labels all -1."""
     columns = list(dict.fromkeys((*task.columns, *task.label_columns * labelled)))
     rows = _split(task, data, split, columns)
     missing: dict[str, list[int]] = {column: [] for column in columns}
@@ -133,8 +133,8 @@ def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]])
 def _one_value_a_row(
     task: Task, split: str, name: str, column: pyarrow.ChunkedArray, first: int
 ) -> pyarrow.ChunkedArray:
-    """A column as it is; of JSON with values of several kinds, these as text. Raises UserError for
-    a list, a mapping, or bytes; `first` is the index of the column."""
+    """Column of the data; JSON values of several kinds become text. Raises UserError for a list, a
+    mapping, or bytes; `first` is the index of the column."""
     kind, is_text = column.type, name in task.columns
     in_json = isinstance(kind, pyarrow.JsonType)
     nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)
@@ -161,7 +161,7 @@ def _one_value_a_row(
 
 
 def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
-    """Texts as a tokenizer sees them: one blank between words, none around; numbers as they are."""
+    """Normalise blanks as a tokenizer does: one between words, none around; numbers stay."""
     if not _is_text(column):
         return column
     one_blank = compute.replace_substring_regex(column, _NOT_ONE_BLANK, " ")
@@ -169,7 +169,7 @@ def _collapsed(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
 
 
 def _missing(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
-    """Where a collapsed column has nothing, NaN, or had nothing but blanks and line ends."""
+    """Mask of entries that are missing, NaN, or blank."""
     if _is_text(column):
         return compute.fill_null(compute.equal(column, ""), True)
     return column.is_null(nan_is_null=True)
@@ -208,7 +208,7 @@ def _numbers(task: Task, values: Sequence[Any]) -> Labels:
 
 
 def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
-    """The labels of a row, sorted: those of its list or its text, or those whose column has 1."""
+    """Labels of a row, sorted: those of its list or text, or those whose column is 1."""
     if isinstance(task.label, str):
         (value,) = row
         listed = _listed(task, value) if isinstance(value, str) else value
@@ -226,7 +226,7 @@ def _labels_of(task: Task, row: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _listed(task: Task, text: str) -> list[Any]:
-    """The labels in a text: a list as JSON, Python or numpy write it, or between separators."""
+    """Parse the labels in a text: a list as JSON, Python or numpy write it, or separated names."""
     if not _LIST.fullmatch(text):
         return text.split(task.separator)
     for parse, source in ((json.loads, text), (ast.literal_eval, _BETWEEN.sub(", ", text))):

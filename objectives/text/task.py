@@ -1,4 +1,4 @@
-"""A task: where its text and labels are, how it becomes tokens, and its metric."""
+"""Task: where its text and labels are, how it becomes tokens, and its metric."""
 
 import hashlib
 import inspect
@@ -32,12 +32,13 @@ Rows: TypeAlias = Dataset | pd.DataFrame | pd.Series | Sequence[str] | Mapping[s
 ROLES = ("train", "alpha", "select", "heldout")
 
 _TOKENISED_TOGETHER = 10_000
-"""Rows: a tokenizer's own record of a row is far larger than the tokens."""
+"""Rows that are tokenised together: a tokenizer's own record of a row is far larger than the
+tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Checked):
-    """Where the text is, which columns count, and how many rows each role gets.
+    """Labelled text: where it is, which columns count, and how many rows each role gets.
 
     The roles are disjoint and stratified by class: `train` trains weights, `alpha` the architecture
     variables, `select` is what the study sees, `heldout` is reported and never seen by a search.
@@ -49,7 +50,7 @@ class Task(Checked):
     """
 
     name: str
-    """For people: it decides nothing."""
+    """Name, for people; it decides nothing."""
     data: str | Mapping[str, TextFile] | Callable[[], Dataset | DatasetDict]
     """A data set on the hub; a local folder that `datasets.load_dataset` reads or `save_to_disk`
     wrote; or a function, which returns one split or several. For files see `from_files`."""
@@ -91,16 +92,16 @@ class Task(Checked):
     teacher does not learn from them, and no label of theirs is read. Of `split` itself these are
     the rows beyond `train`, and with `drop_missing` those without a label."""
     train: PositiveInt | None = None
-    """Rows to train weights on; None takes all that is left. >= 1."""
+    """Rows to train weights on; None takes all that remain. >= 1."""
     alpha: PositiveInt | InnerShare = 500
     """Rows to choose units by. >= 1, or a share in (0, 1) of the rows that `heldout` and `select`
     leave."""
     select: PositiveInt = 1000
     """Rows of the study's metric. >= 1."""
     heldout: int = 1000
-    """Rows that are reported and chosen by nothing. >= 1."""
+    """Rows that are reported and decide nothing. >= 1."""
     seed: int = 0
-    """Decides which row gets which role."""
+    """Seed of the draw of roles."""
     drop_missing: bool = False
     """Leave out rows without a text or a label, or of a pair without one of them; otherwise they
     are refused, but where no label is read. One of nothing but blanks is none."""
@@ -248,7 +249,7 @@ class Task(Checked):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The text columns."""
+        """Names of the text columns."""
         return (self.text,) if isinstance(self.text, str) else self.text
 
     def refusal(self, problem: str) -> UserError:
@@ -257,7 +258,7 @@ class Task(Checked):
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """The columns of the labels."""
+        """Names of the label columns."""
         return (self.label,) if isinstance(self.label, str) else self.label
 
     @property
@@ -272,18 +273,18 @@ class Task(Checked):
 
     @property
     def labelled(self) -> bool:
-        """Whether labels are read: otherwise they are the teacher's answers."""
+        """Whether labels are read; otherwise they are the teacher's answers."""
         return self.metric != "agreement"
 
     @property
     def classes(self) -> bool:
-        """Whether labels are read that are classes, one a text."""
+        """Whether labels are read and are classes, one a text."""
         return self.labelled and not self.regression and not self.multi_label
 
 
 @dataclass(frozen=True)
 class Examples:
-    """The rows of one role, as text."""
+    """Rows of one role, as text."""
 
     texts: Sequence[tuple[str, ...]]
     labels: Labels
@@ -291,16 +292,16 @@ class Examples:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """A task's data in four roles."""
+    """Data of a task in four roles."""
 
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
-    """Names of a classifier's outputs; of a regression, the label's column alone; none where no
-    label is read."""
+    """Names of a classifier's outputs; for a regression the label's column; empty if no label is
+    read."""
     unlabelled: Sequence[tuple[str, ...]] = ()
-    """More texts, which stand in no role."""
+    """Further texts, without a role."""
     read: str = ""
-    """For the user, in a line: rows that were read, that were left out, and of each role."""
+    """Line for the user: rows that were read, left out, and of each role."""
 
     @property
     def several(self) -> bool:
@@ -309,12 +310,13 @@ class LabelledText:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of every text, with its label and role if it has them, shortened to 16 digits."""
+        """SHA-256 of every text, with its label and role if any: the first 16 hexadecimal
+        digits."""
         return self._digest(list(self.unlabelled))
 
     @cached_property
     def fingerprint_of_roles(self) -> str:
-        """The `fingerprint` without the text that stands in no role."""
+        """`fingerprint` without the texts that have no role."""
         return self._digest([])
 
     def _digest(self, more: Sequence[tuple[str, ...]]) -> str:
@@ -327,8 +329,8 @@ class LabelledText:
 
 
 def dataset_of(rows: Rows, text: str | tuple[str, str]) -> Dataset:
-    """Rows in memory as a data set; texts alone are its column `text`. Raises UserError for what is
-    neither."""
+    """Convert rows in memory to a data set; plain texts become its column `text`. Raises UserError
+    for other types."""
     try:
         if isinstance(rows, Dataset):
             return rows
@@ -349,7 +351,7 @@ def dataset_of(rows: Rows, text: str | tuple[str, str]) -> Dataset:
 
 
 def may_keep_tails(task: Task, max_length: int) -> bool:
-    """Whether its texts, cut off at this many tokens, can keep their tails."""
+    """Whether the task's texts can keep their tails when cut to this many tokens."""
     return len(task.columns) == 1 and max_length >= 8
 
 

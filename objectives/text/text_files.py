@@ -1,4 +1,4 @@
-"""Text in files of a user's own, CSV, JSON, Parquet and lines; what is wrong with one."""
+"""Read text from CSV, JSON, Parquet and line files, and explain what is wrong with one."""
 
 import codecs
 import csv
@@ -16,30 +16,30 @@ from datasets.exceptions import DatasetsError
 from objectives.errors import SHOWN, UserError, causes, did_you_mean, first_line
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".json": "", ".jsonl": "", ".txt": ""}
-"""Endings of the files that are read, and what separates their columns, if anything does."""
+"""Delimiters of columns by the suffix of the file; empty if it needs none."""
 _SPOKEN = {",": "','", ";": "';'", "\t": "'\\t'", "|": "'|'"}
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of text: a CSV, whose first line names the columns, JSON, Parquet, or without labels a
+    """File of text: a CSV whose first line names the columns, JSON, Parquet, or without labels a
     text a line."""
 
     path: Path
     delimiter: str
     """Delimiter of the columns of a CSV; empty in other files."""
     encoding: str
-    """How its characters are written, by Python's names; Parquet has one of its own."""
+    """Encoding of its characters, by Python's name; Parquet has its own."""
     quotechar: str | None = None
-    """Quote character of a CSV, "" for none; None: '"', or none where these do not enclose fields
-    and each line is a row without them."""
+    """Quote character of a CSV, "" for none; None: '"', unless it encloses no fields and each line
+    is a row without it."""
 
     @classmethod
     def named(
         cls, path: str | Path, delimiter: str | None, encoding: str, quotechar: str | None = None
     ) -> "TextFile":
-        """Raises UserError for a file that is none of these by its name, and for a delimiter or a
-        quotechar that is not one character."""
+        """Make a `TextFile` of a path. Raises UserError for another suffix, and for a delimiter or
+        a quotechar that is not one character."""
         suffix = Path(path).suffix.lower()
         if suffix not in DELIMITERS:
             raise UserError(
@@ -54,8 +54,8 @@ class TextFile:
         return cls(Path(path), usual and (delimiter or usual), encoding, quotechar)
 
     def read(self, columns: Sequence[str], cache: str, labels: Sequence[str] = ()) -> Dataset:
-        """Read the columns and `labels` as Arrow tables on disk below `cache`; UserError in one
-        line."""
+        """Read the columns and `labels` as Arrow tables on disk below `cache`. Raises UserError in
+        one line."""
         # All of a CSV is text, "NA" and "null" too; a field without anything in it is missing.
         if not self.path.is_file():
             raise UserError(f"file '{self.path}' does not exist")
@@ -77,7 +77,7 @@ class TextFile:
             raise UserError(f"file '{self.path}': {self._what(error)}") from error
 
     def _read_typed(self, columns: Sequence[str], cache: str) -> Dataset:
-        """Read a file that names its columns itself, or has one alone."""
+        """Read a file whose format names the columns, or that has only one."""
         if self.path.suffix.lower() == ".parquet":
             return self._load("parquet", cache)
         if self.path.suffix.lower() == ".txt":
@@ -148,7 +148,7 @@ class TextFile:
         return f"put fields that hold {_SPOKEN.get(self.delimiter, self.delimiter)} in quotes"
 
     def _other_delimiter(self, present: Sequence[str]) -> str:
-        """Advice where the name of the only column holds what may separate columns."""
+        """Advice if the name of the only column contains another delimiter."""
         for delimiter, spoken in _SPOKEN.items():
             if len(present) == 1 and delimiter != self.delimiter and delimiter in present[0]:
                 return f"if {spoken} separates them, give delimiter={spoken}"
@@ -170,7 +170,7 @@ class TextFile:
         return f"it cannot be read ({line})"
 
     def _undecodable(self, error: UnicodeError) -> str:
-        """The first line and byte that are not in the encoding; pandas knows neither."""
+        """Find the first line and byte that are not in the encoding, which pandas does not tell."""
         where, end = "", 0
         decoder = codecs.getincrementaldecoder(self.encoding)()
         with self.path.open("rb") as lines:
@@ -194,8 +194,8 @@ class TextFile:
 
 
 def without_views(data: Dataset, cache: str) -> Dataset:
-    """Cast Arrow's string views, which neither filters nor takes, to strings; a copy lies in
-    `cache`."""
+    """Cast Arrow's string views, which support neither filters nor takes, to strings; a copy lies
+    in `cache`."""
     plain = Features({name: _without_view(kind) for name, kind in data.features.items()})
     if plain == data.features:
         return data
@@ -209,8 +209,8 @@ def _without_view(kind: Any) -> Any:
 
 
 def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str]) -> str:
-    """'"' if quotes enclose the fields of a CSV; nothing if they are signs of its text; else
-    UserError."""
+    """Detect the quote character of a CSV: '"' if quotes enclose fields, "" if they are part of the
+    text. Raises UserError if that is unclear."""
     # Nothing: most do not enclose, or in lines with tabs some, and every line is a row without
     # them. Refused: neither holds, or a field of several lines may be rows, as they have as many
     # columns, and known values of `labels`; without labels, if no row needs quotes.
@@ -258,8 +258,8 @@ def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str]) 
 def _records(
     numbered: Iterator[tuple[int, str]], delimiter: str
 ) -> Iterator[tuple[list[tuple[int, str]], list[str] | None]]:
-    """The numbered lines and the fields of each row with a quote; None for fields where text
-    follows a closing quote, or where nothing closes one."""
+    """Numbered lines and fields of each row with a quote; None for the fields if text follows a
+    closing quote, or if none closes."""
     held: list[tuple[int, str]] = []
 
     def lines() -> Iterator[str]:
@@ -284,14 +284,14 @@ def _records(
 def _labels(
     path: Path, delimiter: str, encoding: str, columns: Sequence[int], width: int
 ) -> set[tuple[str, ...]]:
-    """The labels of all rows."""
+    """Labels of all rows."""
     with path.open(encoding=encoding, newline="") as stream:
         rows = csv.reader(stream, delimiter=delimiter)
         return {_kinds(row, columns) for row in rows if len(row) == width}
 
 
 def _kinds(row: Sequence[str], columns: Sequence[int]) -> tuple[str, ...]:
-    """The values of these columns, one for all numbers."""
+    """Values of these columns, with one placeholder for all numbers."""
 
     def kind(text: str) -> str:
         try:

@@ -1,6 +1,4 @@
-"""Smaller vocabularies: the word pieces that a task uses most, and a tokenizer of these alone.
-Special tokens and pieces of one character stay, as words are spelt with them; the others by
-frequency in the train rows."""
+"""Smaller vocabularies: the word pieces that a task uses most, and a tokenizer of only these."""
 
 import copy
 import json
@@ -21,7 +19,7 @@ _INSIDE = "##"
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, share: float) -> None:
-    """Raise UserError unless a share of the tokenizer's pieces can spell, in (0, 1]."""
+    """Raise UserError unless a share in (0, 1] of the tokenizer's pieces can spell every word."""
     document = _document(tokenizer)
     count, least = round(share * len(document["model"]["vocab"])), len(_spelling(document))
     if count < least:
@@ -33,7 +31,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, share: float) -> None:
 
 
 def _document(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """The tokenizer as tokenizers writes it. Raises UserError unless it is of word pieces."""
+    """Tokenizer as a JSON document. Raises UserError unless it uses word pieces."""
     document: dict[str, Any] = {"model": {"type": "not a fast one"}}
     if tokenizer.is_fast:
         document = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -47,7 +45,7 @@ def _document(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 
 def _spelling(document: Mapping[str, Any]) -> list[int]:
-    """The ids that must stay, ascending."""
+    """Ids that must stay, ascending."""
     special = {token["id"] for token in document["added_tokens"]}
     pieces: Mapping[str, int] = document["model"]["vocab"]
     letters = {n for piece, n in pieces.items() if len(piece.removeprefix(_INSIDE)) <= 1}
@@ -55,8 +53,8 @@ def _spelling(document: Mapping[str, Any]) -> list[int]:
 
 
 class Vocabulary:
-    """The pieces of a tokenizer by how much a task needs them; UserError where it is not of word
-    pieces and any are asked for."""
+    """Word pieces of a tokenizer by how much a task needs them. Raises UserError when used with a
+    tokenizer that has none."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, train: Split):
         self.tokenizer, self.train = tokenizer, train
@@ -64,7 +62,7 @@ class Vocabulary:
 
     @cached_property
     def _order(self) -> Sequence[int]:
-        """All ids by falling need."""
+        """All ids, the most needed first."""
         document = _document(self.tokenizer)
         stay, ids = _spelling(document), document["model"]["vocab"].values()
         tokens = np.concatenate([np.asarray(row) for row in self.train.input_ids])
@@ -72,7 +70,7 @@ class Vocabulary:
         return [*stay, *sorted(set(ids) - set(stay), key=lambda n: (-uses[n], n))]
 
     def count(self, share: float) -> int:
-        """Pieces in a share of all, in (0, 1]."""
+        """Number of pieces in a share of all, in (0, 1]."""
         return round(share * len(self._order))
 
     def kept(self, count: int) -> list[int]:
@@ -80,7 +78,7 @@ class Vocabulary:
         return sorted(self._order[:count])
 
     def tokenizer_of(self, count: int) -> PreTrainedTokenizerBase:
-        """The tokenizer that knows this many pieces alone, by their new ids."""
+        """Tokenizer with this many pieces, by their new ids."""
         if count in self._made:
             return self._made[count]
         new = {old: new for new, old in enumerate(self.kept(count))}

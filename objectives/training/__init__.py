@@ -1,1 +1,1 @@
-"""K students as one program: weights, masks, losses, stages; what the teacher says."""
+"""Training of K students as one program: weights, masks, losses, stages; the teacher's states."""

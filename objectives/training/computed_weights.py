@@ -1,6 +1,4 @@
-"""Weights with which students compute: under masks, and with the few bits that they learn with.
-Rounding is `bert.quantising` and `bert.packing` forward, and absent backward (straight through:
-Bengio et al. 2013). Masks touch weights, not tokens, as that costs less. Shapes: `population`."""
+"""Weights of the forward pass: masked, and rounded to few bits."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,8 +16,8 @@ _POOLER = "bert.pooler.dense.weight"
 def unit_parts(
     weights: Mapping[str, Tensor], layer: int, axes: Sequence[str], units: int
 ) -> list[Tensor]:
-    """The weights of this many units along these axes of a layer, those of the rows that make them
-    and of the columns that read them: views (K, units, ., .)."""
+    """Views (K, units, ., .) of the weights of this many units along these axes of a layer: the
+    rows that make them and the columns that read them."""
     return [
         weights[f"bert.encoder.layer.{layer}.{linear.name}.weight"]
         .detach()
@@ -32,8 +30,8 @@ def unit_parts(
 
 
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Multiply masks, space to (K, layers, *units_of), into the weights by BERT's names; not whole
-    layers."""
+    """Multiply masks, space to (K, layers, *units_of), into the weights by BERT's names; masks of
+    whole layers are left out."""
     masked = dict(weights)
     for space, of_layers in masks.items():
         if space == "layers":
@@ -44,7 +42,8 @@ def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -
 
 
 def _mask(weights: dict[str, Tensor], layer: str, space: str, mask: Tensor) -> None:
-    """Put the mask of a layer, (K, *units_of), into its weights: the columns that read a unit."""
+    """Multiply the mask of a layer, (K, *units_of), into its weights: the columns that read a
+    unit."""
     if space == "qk":  # no weight reads them: rows, of the query alone
         query, mask_KP = layer + "attention.self.query.", mask.flatten(1)
         weights[query + "weight"] = weights[query + "weight"] * mask_KP[..., None]
@@ -84,7 +83,7 @@ def rounded_weights(
 def rounded_activations(
     inputs_KTI: Tensor, architectures: Sequence[BertArchitecture], layer: int
 ) -> Tensor:
-    """Round inputs of a layer for those students whose architectures say so."""
+    """Round inputs of a layer for the students whose architectures say so."""
     bits = [architecture.layers[layer].input_bits for architecture in architectures]
     return _through(packing.rounded_inputs, inputs_KTI, bits) if any(bits) else inputs_KTI
 
@@ -92,7 +91,7 @@ def rounded_activations(
 def rounded_products(
     factor_N: Tensor, architectures: Sequence[BertArchitecture], layer: int
 ) -> Tensor:
-    """Q, K, V or the attention of a layer, (K x B, ...), rounded likewise."""
+    """Round Q, K, V or the attention of a layer, (K x B, ...), for these students."""
     bits = [architecture.layers[layer].attention_bits for architecture in architectures]
     if not any(bits):
         return factor_N
@@ -110,7 +109,7 @@ def _rounded(weight_KOI: Tensor, bits: Sequence[int | None], halves: int | None)
 def _through(
     rounding: Callable[[Tensor, int], Tensor], exact: Tensor, bits: Sequence[int | None]
 ) -> Tensor:
-    """The rounded numbers of each student, with the gradient of the exact ones."""
+    """Rounded numbers of each student, with the gradient of the exact ones."""
     return torch.stack(
         [
             full if few is None else full + (rounding(full.detach(), few) - full).detach()

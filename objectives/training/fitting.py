@@ -1,5 +1,4 @@
-"""Train weights on a loss of batches: steps of AdamW, a checkpoint to go on from, a curve. So do
-cells, and the students of general distillation, TinyBERT's first phase (Jiao et al. 2020)."""
+"""Train weights on a loss of batches, by AdamW, with checkpoints and a learning curve."""
 
 import json
 import math
@@ -27,7 +26,7 @@ from objectives.training.population import Population, Trace
 from objectives.training.teacher_states import RunTeacher
 
 _POINTS = 100
-"""Rows of a learning curve, at most."""
+"""Most rows of a learning curve."""
 _LOSSES = "losses"
 _CURVE, _CHECKPOINT = "curve.json", "checkpoint.safetensors"
 _Model = TypeVar("_Model")
@@ -43,12 +42,12 @@ class Text:
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:
-    """Its weights that learn, by their names."""
+    """Trainable weights of a module by name."""
     return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
 
 
 def steps_of(problem: Problem | Text, epochs: float, batch_size: int) -> int:
-    """The steps of this many passes over the train rows, one at least."""
+    """Number of steps of this many passes over the train rows, at least one."""
     return max(1, round(epochs * len(problem.train) / batch_size))
 
 
@@ -66,7 +65,7 @@ def train_cells(
     checkpoint: Path | None = None,
     every: int | None = None,
 ) -> list[CurvePoint]:
-    """Steps of AdamW on a loss of batches of the train rows; returns the learning curve."""
+    """Minimise a loss of batches of the train rows by AdamW; returns the learning curve."""
     # `loss` is that of a batch at a step, which count from 1; `learning_rate` the peak. With a
     # `checkpoint` it goes on from there, and leaves one after each pass over the train rows, or
     # after each `every` steps, until a loss is not finite.
@@ -97,8 +96,8 @@ def training_steps(
     optimizer: PopulationOptimizer,
     steps: range,
 ) -> Iterator[Tensor]:
-    """Make each of these steps of a training, which count from 0, when its loss is asked for: a
-    scalar, detached. In between weights and optimiser stay as they are."""
+    """Iterate over steps from 0: each is made when its loss is requested, a detached scalar. In
+    between weights and optimiser stay as they are."""
     for step, batch in zip(steps, batches, strict=False):
         of_step = loss(batch, step + 1)
         of_step.backward()
@@ -140,7 +139,7 @@ def trained_once(
 
 
 def curve_of(stage: str, losses: list[Tensor]) -> list[CurvePoint]:
-    """The learning curve of the losses of all steps: means that leave about `_POINTS` rows."""
+    """Learning curve of the losses of all steps: means that leave about `_POINTS` rows."""
     values = torch.stack(losses).tolist()
     every = math.ceil(len(losses) / _POINTS)
     parts = [values[first : first + every] for first in range(0, len(values), every)]

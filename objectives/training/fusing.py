@@ -1,7 +1,4 @@
-"""Models that were cut differently as one stack of weights, padded with units that do nothing.
-Padding is zero in the rows that make a unit and the columns that use it: it gives nothing and, as
-each gradient is a product with one of the two, stays nothing. That holds for FFN neurons whose
-activation is 0 at 0, for dimensions of Q, K and V, and for heads. A padded layer is all zeros."""
+"""Stack differently cut models, padded with units that do nothing."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +12,7 @@ from objectives.students.bert.architecture import Widths
 from objectives.students.bert.linears import INPUTS, LINEARS, PER_HEAD, POSITION_BIAS
 
 LayerSizes = Sequence[Widths[int]]
-"""How much is left of each layer of a model."""
+"""Widths of each layer of a model."""
 
 _LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.(.+)")
 _AXES = {f"{linear.name}.weight": (linear.outputs, linear.inputs) for linear in LINEARS} | {
@@ -25,7 +22,7 @@ _AXES[f"{POSITION_BIAS.name}.weight"] = (POSITION_BIAS.outputs,)
 
 
 def joint(models: Sequence[LayerSizes]) -> tuple[Widths[int], ...]:
-    """For each layer the widths that hold every model: the largest of each kind."""
+    """Largest width of each kind in each layer, over all models."""
     wide = []
     for layers in zip(*models, strict=True):
         most = {name: max(getattr(layer, name) for layer in layers) for name in Widths._fields}
@@ -41,8 +38,8 @@ def fuse(
     wide: LayerSizes,
     hidden: int,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Stack K models cut from one, each weight (K, ...), padded to the widths `wide`; and what they
-    read."""
+    """Stack K models cut from one, each weight (K, ...), padded to the widths `wide`; also the
+    inputs that they read."""
     # What a projection reads, (K, inputs) int64 under its name, where `hidden` stands for a zero;
     # it is missing where all models read all.
     weights, names = {}, dict.fromkeys(name for state in states for name in state)
@@ -78,7 +75,7 @@ def take(
     slot: int,
     hidden: int,
 ) -> dict[str, Tensor]:
-    """Extract the state of one of the models that `fuse` stacked to `wide`, cut to `widths`."""
+    """Extract the state of one model from a stack of `fuse`, cut to `widths`."""
     state = {
         name: _resized(name, weight[slot], wide, widths, hidden)
         for name, weight in weights.items()
@@ -92,7 +89,7 @@ def take(
 
 
 def _units_along(axis: str, widths: Widths[int], hidden: int) -> tuple[int, ...]:
-    """The number of units along an axis; of one of all heads (heads, dimensions of each)."""
+    """Number of units along an axis; (heads, dimensions of each) along one of all heads."""
     size = getattr(widths, axis, hidden)
     if axis in PER_HEAD:
         return widths.heads, size // max(widths.heads, 1)
@@ -100,7 +97,7 @@ def _units_along(axis: str, widths: Widths[int], hidden: int) -> tuple[int, ...]
 
 
 def _axes(name: str, model: LayerSizes, hidden: int) -> tuple[tuple[int, ...], ...]:
-    """Numbers of units along each axis of a weight that is cut, the first ones."""
+    """Numbers of units along each axis of a weight, for the axes that are cut, which come first."""
     # An axis of (heads, dimensions) runs over the dimensions of all heads, one head after another.
     match = _LAYER.fullmatch(name)
     if not match:
@@ -112,7 +109,7 @@ def _axes(name: str, model: LayerSizes, hidden: int) -> tuple[tuple[int, ...], .
 def _resized(
     name: str, weight: Tensor, current: LayerSizes, wanted: LayerSizes, hidden: int
 ) -> Tensor:
-    """A weight of a model of widths `current` with those that are `wanted`: padded, or cut off."""
+    """Resize a weight from the widths `current` to `wanted`, by padding or cutting."""
     before, after = _axes(name, current, hidden), _axes(name, wanted, hidden)
     if before == after:
         return weight

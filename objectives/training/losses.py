@@ -1,5 +1,4 @@
-"""Losses on labels, and on what a teacher teaches (TinyBERT, Jiao et al. 2020). Shapes: K students,
-B sequences, S positions, D hidden size of the student, E of the teacher, H heads, C outputs."""
+"""Losses on labels, and on a teacher's answers and states (TinyBERT, Jiao et al. 2020)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +15,7 @@ from objectives.training.stages import WITH_SCORES, Loss
 
 
 def sequence_losses(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
-    """Loss of each sequence for each student, (K, B): cross-entropy, squared error or binary by
+    """Loss (K, B) of each sequence and student: cross-entropy, squared error or binary by
     labels."""
     # Classes are int64, numbers floating point, several labels (B, C), whose losses are summed.
     if labels_B.ndim == 2:
@@ -29,7 +28,7 @@ def sequence_losses(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
 
 
 def task_loss(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
-    """The mean over the batch for each student: (K,). Nothing is mixed over the trial axis."""
+    """Mean loss over the batch for each student, (K,); students do not mix."""
     return sequence_losses(logits_KBC, labels_B).mean(-1)
 
 
@@ -67,7 +66,7 @@ def intermediate_loss(
     heads: Sequence[tuple[Tensor, Tensor]],
     fit: Mapping[str, Tensor],
 ) -> Tensor:
-    """`hidden_loss` and attention scores against the teacher's, (K,)."""
+    """Loss (K,) of hidden states (`hidden_loss`) and attention scores against the teacher's."""
     # `heads`: for each layer of the student which head of the teacher each of its heads is, (K, H),
     # and whether it takes part: a head that was cut has no scores. Padding counts for nothing
     # (TinyBERT's code takes the mean over all, so scores weigh less in a padded batch).
@@ -90,8 +89,8 @@ def intermediate_loss(
 def hidden_loss(
     student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
 ) -> Tensor:
-    """Hidden states of the student against the teacher's, (K,), layer m against `teaching_layer`
-    g(m)."""
+    """Loss (K,) of the student's hidden states against the teacher's, layer m against
+    `teaching_layer` g(m)."""
     # Mean squared errors, summed over the layers. Padding counts for nothing (TinyBERT's code
     # counts it, so that its loss depends on how a batch was padded). Embeddings are frozen: they
     # count only where a projection, `fit` "weight" (K, E, D) and "bias" (K, E), learns from them.
@@ -112,7 +111,7 @@ def hidden_loss(
 def hint_loss(
     student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
 ) -> Tensor:
-    """The middle layer of the student against that of the teacher, (K,) (FitNets, Romero et al.
+    """Loss (K,) of the student's middle layer against the teacher's (FitNets, Romero et al.
     2015)."""
     middle, wanted = (trace.hidden[len(trace.hidden) // 2] for trace in (student, teacher))
     errors_KBS = _squared_errors(middle, wanted, fit)

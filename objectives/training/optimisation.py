@@ -1,4 +1,4 @@
-"""How weights are trained: AdamW with BERT's usual groups, warm-up, then decay or none."""
+"""Optimiser of the weights: AdamW with BERT's usual groups, warm-up, then decay or none."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -12,12 +12,12 @@ from transformers import get_linear_schedule_with_warmup
 from objectives.device import is_recording, on_device
 
 Schedule = Literal["linear", "constant"]
-"""After 10% of warm-up the rate falls linearly to 0, or stays."""
+"""Schedule of the rate after 10% of warm-up: a linear fall to 0, or constant."""
 
 _WEIGHT_DECAY = 0.01
 _WARMUP = 0.1
 _AVERAGES = ("exp_avg", "exp_avg_sq")
-"""Averages of the gradients and of their squares, as AdamW calls them."""
+"""AdamW's names for the averages of gradients and of their squares."""
 
 
 def parameter_groups(
@@ -42,12 +42,12 @@ def linear_schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler
 
 
 def per_student(values_K: Tensor, like: Tensor) -> Tensor:
-    """(K,) as (K, 1, ...), to go with a tensor of any shape that has a trial axis."""
+    """Reshape (K,) to (K, 1, ...), to broadcast over a tensor with a trial axis."""
     return values_K.view(-1, *[1] * (like.ndim - 1))
 
 
 class PopulationOptimizer:
-    """AdamW on weights with a trial axis, at a learning rate for each student."""
+    """AdamW on weights with a trial axis, with a learning rate for each student."""
 
     # If all rates are equal, all students move as one parameter. Else each is a parameter of its
     # own, a slice of the weights, so that one pass over the memory moves them all.
@@ -84,7 +84,7 @@ class PopulationOptimizer:
         self._warmup = int(warmup * steps)
 
     def state(self) -> dict[str, Tensor]:
-        """The weights, and of each that has had a gradient AdamW's two averages and its steps."""
+        """State: the weights, and AdamW's averages and steps of each that has had a gradient."""
         state = {}
         for name, weight in self._weights.items():
             state[f"weight.{name}"] = weight.detach()
@@ -95,7 +95,7 @@ class PopulationOptimizer:
         return state
 
     def resume(self, state: Mapping[str, Tensor], done: int) -> None:
-        """Go on from what another like it had after this many steps."""
+        """Continue from the state of another optimiser after this many steps."""
         for name, weight in self._weights.items():
             weight.data.copy_(state[f"weight.{name}"])
             if f"step.{name}" not in state:
@@ -114,12 +114,12 @@ class PopulationOptimizer:
         self._done = done
 
     def step(self) -> None:
-        """Move the weights against their gradients, and drop these."""
+        """Update the weights, and clear the gradients."""
         self.set_rate()
         self.move()
 
     def set_rate(self) -> None:
-        """Set the rate of the next step: all of it that the host decides."""
+        """Set the rate of the next step, which only the host knows."""
         share = 1.0
         if self._done < self._warmup:
             share = self._done / self._warmup
@@ -129,7 +129,7 @@ class PopulationOptimizer:
         self._done += 1
 
     def move(self) -> None:
-        """Make the step at this rate, which is work for the device alone."""
+        """Make the step at this rate, only on the device."""
         # torch refuses to record a step without this, and warns of a plain one with it.
         recorded = is_recording()
         for group in self._optimizer.param_groups:

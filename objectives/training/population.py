@@ -34,15 +34,15 @@ EMBEDDINGS = "bert.embeddings."
 
 @dataclass(eq=False)
 class Trace:
-    """Record of a forward pass, for the losses that look inside."""
+    """Record of a forward pass, for losses on hidden states and attention."""
 
     hidden: list[Tensor] = field(default_factory=list)
-    """(K, B, S, D) of the embeddings, then of each layer."""
+    """Hidden states (K, B, S, D) of the embeddings, then of each layer."""
     scores: list[Tensor | None] = field(default_factory=list)
-    """(K, B, H, S, S) of each layer: attention scores before padding is masked and before the
+    """Attention scores (K, B, H, S, S) of each layer, before padding is masked and before the
     softmax. None in a layer without heads."""
     masks: list[Tensor | None] = field(default_factory=list)
-    """(K, B) or (K, 1) of each layer, the mask of it; None where all students have it."""
+    """Mask of each layer, (K, B) or (K, 1); None where all students have it."""
     with_scores: bool = True
 
 
@@ -63,8 +63,7 @@ class _Pass:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The weights of K students, padded to the widest (see `fusing`), and their common forward
-    pass."""
+    """Weights of K students, padded to the widest (see `fusing`), and their common forward pass."""
 
     # A mask multiplies a unit: the context of a head, an FFN neuron after its activation, a
     # dimension of the value or of the query after its bias, an input of Q, K and V (not of the
@@ -75,14 +74,16 @@ class Population:
     # seed and data.
 
     weights: dict[str, Tensor]
-    """BERT's name to (K, ...), trainable but for relative positions; all but the embeddings."""
+    """Weights (K, ...) by BERT's names, without embeddings; all but relative positions are
+    trainable."""
     reads: dict[str, Tensor]
-    """Name of a projection to (K, I) int64: the dimensions it reads, D for a zero; else all."""
+    """Dimensions that a projection reads, (K, I) int64, by its name, D for a zero; all if it is
+    missing."""
     embeddings: BertEmbeddings
     widths: tuple[tuple[Widths[int], ...], ...]
-    """How much is left of each layer of each student, without the padding."""
+    """Widths of each layer of each student, without padding."""
     padded: tuple[Widths[int], ...]
-    """And with it."""
+    """Widths of each layer with padding."""
     sublayers: tuple[tuple[str, int], ...]
     """Order of the sublayers: the attention, "s", or the FFN, "f", of a layer."""
     head_dim: int
@@ -91,10 +92,11 @@ class Population:
     pooler_activation: nn.Module
     layer_norm_eps: float
     matmul_dtype: torch.dtype
-    """float32 or bfloat16. Weights, masks, residual sums, norms and logits are float32."""
+    """Type of the matmuls, float32 or bfloat16. Weights, masks, residual sums, norms and logits are
+    float32."""
     rounding: tuple[BertArchitecture, ...] = ()
-    """Architecture of each student with bits, whose weights and inputs are rounded in a forward
-    pass; empty where nothing is rounded. Gradients pass the rounding unchanged."""
+    """Architectures of quantised students, whose weights and inputs are rounded in a forward pass;
+    empty if nothing is rounded. Gradients pass the rounding unchanged."""
 
     @classmethod
     def of(
@@ -146,13 +148,13 @@ class Population:
         return len(self.widths)
 
     def hold_zeros(self) -> None:
-        """Give weights of the layers that are 0 no gradient from now on, so that they stay 0."""
+        """Give zero weights of the layers no gradient from now on, so that they stay 0."""
         for name, weight in self.weights.items():
             if name.startswith("bert.encoder.") and weight.ndim == 3:
                 weight.register_hook(partial(torch.mul, weight.detach() != 0))
 
     def slot(self, index: int) -> dict[str, Tensor]:
-        """The state dict of one student, embeddings included, under the names of its model."""
+        """State dict of one student with its embeddings, by its model's names."""
         weights = {name: weight.detach() for name, weight in self.weights.items()}
         hidden = self.weights["bert.pooler.dense.weight"].shape[-1]
         cut = take(weights, self.reads, self.widths[index], self.padded, index, hidden)
@@ -167,8 +169,7 @@ class Population:
         *,
         row_masks: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Logits (K, B, C) of every student on one batch, float32; what the layers do is added to
-        `trace`."""
+        """Logits (K, B, C) of every student on a batch, float32; `trace` records the layers."""
         # `masks` are those of `masked_weights`, `row_masks` map a space to (K, B, layers,
         # *units_of), masks for each sequence; a space that is in neither is open. Masks are for
         # unpruned students.
@@ -240,8 +241,8 @@ class Population:
     def through(
         self, layers: Sequence[int], hidden_KBSD: Tensor, attended_BS: Tensor
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Run some layers of a plain BERT on (K, B, S, D): the states between them, and logits
-        after the last."""
+        """Run some layers of a plain BERT on (K, B, S, D): returns the states between them, and
+        logits after the last."""
         sequences = len(attended_BS)
         with autocast(self.matmul_dtype, attended_BS.device.type):
             students = replace(self, weights=rounded_weights(self.weights, self.rounding, layers))
@@ -257,8 +258,7 @@ class Population:
             return states, _float32(students._classified(states[-1][:, :, 0]))
 
     def _unseen(self, attended_BS: Tensor, dtype: torch.dtype) -> Tensor:
-        """Bias of the scores, (N, 1, 1, S), made once: each layer would make it of a mask of
-        bools."""
+        """Bias of the scores, (N, 1, 1, S), computed once instead of in each layer."""
         (B, S), device = attended_BS.shape, attended_BS.device
         scores_dtype = dtype if device.type == "cpu" else self.matmul_dtype
         unseen_BS = torch.zeros(B, S, dtype=scores_dtype, device=device)
@@ -271,7 +271,7 @@ class Population:
         return self._linear("classifier", pooled_KBD)
 
     def _attention(self, layer: int, hidden_KTD: Tensor, at: _Pass, *, first_only: bool) -> Tensor:
-        """(K, T, D); (K, B, D) if only what each first position attends to is wanted."""
+        """Output of the attention (K, T, D); (K, B, D) if only first positions are needed."""
         name = f"bert.encoder.layer.{layer}.attention."
         heads, sequences, trace = self.padded[layer].heads, at.sequences, at.trace
         residual_KTD = _first(hidden_KTD, sequences) if first_only else hidden_KTD
@@ -378,12 +378,13 @@ class Population:
 
 @lru_cache(maxsize=256)
 def _present(layers: tuple[int, ...], device: str) -> Tensor:
-    """Which students have a layer, (K, 1); kept, as a recorded step cannot fetch from the host."""
+    """Mask of the students that have a layer, (K, 1); cached, as a recorded step cannot fetch from
+    the host."""
     return on_device(torch.tensor(layers)[:, None], device)
 
 
 def in_order(letters: str) -> tuple[tuple[str, int], ...]:
-    """The sublayers that an order stands for: the next layer's attention, "s", or FFN, "f"."""
+    """Parse an order of sublayers: the next layer's attention, "s", or FFN, "f"."""
     return tuple((letter, letters[:n].count(letter)) for n, letter in enumerate(letters))
 
 
@@ -422,13 +423,13 @@ def _float32(tensor: Tensor) -> Tensor:
 
 
 def _first(hidden_KTD: Tensor, sequences: int) -> Tensor:
-    """The first position of each sequence: (K, B, D)."""
+    """First position of each sequence, (K, B, D)."""
     first_KBD: Tensor = hidden_KTD.unflatten(1, (sequences, -1))[:, :, 0]
     return first_KBD
 
 
 def _masked(heads_NSHP: Tensor, mask: Tensor | None) -> Tensor:
-    """Heads times their mask, (K, B, H) or (K, B, H, P), at every position."""
+    """Multiply heads by their mask, (K, B, H) or (K, B, H, P), at every position."""
     if mask is None:
         return heads_NSHP
     mask_KBHP = mask[..., None] if mask.ndim == 3 else mask

@@ -1,5 +1,5 @@
-"""Record what a function asks of a GPU as a CUDA graph, and replay it: a step of a small model
-takes the host longer than the device, and a replay asks for the whole step at once."""
+"""Record a function's GPU work as a CUDA graph, and replay it: launching a step of a small model
+takes the host longer than the device takes to run it."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ class _Recording:
 
 
 class Recordings:
-    """Recordings of one function of tensors, on a GPU: one for each set of their shapes that comes
+    """Recordings of one function of tensors on a GPU, one for each set of shapes that occurs
     twice."""
 
     # The first call of each set of shapes is plain: it loads kernels, and makes what lasts, such as
@@ -47,8 +47,8 @@ class Recordings:
         return len([*filter(None, self._recordings.values())])
 
     def call(self, function: Callable[[Tensors], Tensors], inputs: Tensors) -> Tensors:
-        """Call the function or replay it; what it returns is the caller's. It may read nothing of
-        the host but its inputs, nor wait for the device."""
+        """Call the function or replay it; the result belongs to the caller. The function may read
+        nothing of the host but its inputs, nor wait for the device."""
         if self._stream is None:
             return function(inputs)
         shapes = tuple((name, value.shape, value.dtype) for name, value in inputs.items())

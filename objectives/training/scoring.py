@@ -25,8 +25,8 @@ def answer_score(
 def logits_score(
     logits: Callable[[Batch], Tensor], rows: Sequence[Batch], problem: Problem
 ) -> float:
-    """exp(-L), L being the task's loss of logits (B, C) of rows of alpha (of numbers as a share of
-    their variance); 0 where L is not a number."""
+    """exp(-L), where L is the task's loss of logits (B, C) on rows of alpha (for regression
+    relative to their variance); 0 if L is not a number."""
     numbers = problem.alpha.labels
     unit = max(float(numbers.var()), 1e-12) if problem.alpha.regression else 1.0
     losses = [len(batch.rows) * task_loss(logits(batch)[None], batch.labels) for batch in rows]
@@ -37,7 +37,7 @@ def logits_score(
 def best_of(
     pairs: Iterable[tuple[Mapping[str, Any], float]], count: int, progress: Progress
 ) -> Mapping[str, Any]:
-    """The cell of the highest score of this many; of equals the first."""
+    """Cell of the highest score among this many; the first of equals."""
     progress.begin("choose", count)
     scored = []
     for pair in pairs:
@@ -47,5 +47,5 @@ def best_of(
 
 
 def all_alpha(problem: Problem) -> list[Batch]:
-    """Every row of the alpha split once."""
+    """Batches of every row of the alpha split once."""
     return list(problem.alpha.in_order(EVALUATION_BATCH, problem.device))

@@ -1,4 +1,4 @@
-"""The weights of some students in one stage: the batches, the loss, the steps, the curves."""
+"""Train the weights of some students in one stage: batches, loss, steps, curves."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ Masks = Mapping[str, Tensor]
 
 
 class StageTraining:
-    """Some students in one stage."""
+    """Training of some students in one stage."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class StageTraining:
         self._recorded_masks = Recordings(problem.device)
 
     def batches(self, number: int, progress: Progress, done: int = 0) -> Iterator[Batch]:
-        """The batches of the stage of this number that are not done, in an order of its own."""
+        """Remaining batches of the stage of this number, in an order of its own."""
         progress.begin(self.stage.name, self.steps, done)
         batches = self.problem.train.shuffled(
             self.batch_size, self.seed + number, self.problem.device, first=done
@@ -72,7 +72,7 @@ class StageTraining:
         return islice(batches, self.steps - done)
 
     def step(self, batch: Batch, masks: Masks) -> Tensor:
-        """Make one step of the weights; return the loss of each student before it, (K,)."""
+        """Make one step of the weights; returns the loss of each student before it, (K,)."""
         self.optimizer.set_rate()
         inputs = {**vars(batch), **masks}
         # The gradient of masks that want one goes on beyond this step.
@@ -81,15 +81,15 @@ class StageTraining:
         return self.recorded_steps.call(self._made, inputs)["loss"]
 
     def _made(self, inputs: Tensors) -> Tensors:
-        """Make the step of a batch, and of masks by space, at the rates that are set."""
+        """Make the step of a batch, with masks by space, at the current rates."""
         batch, masks = batch_and_masks(inputs)
         return self.optimizer.learn(self.loss(self.population, batch, masks))
 
     def mask_gradients(
         self, batch: Batch, masks: Masks, loss: Callable[[Tensor, Batch], Tensor]
     ) -> tuple[Tensor, Tensors]:
-        """A loss (K,) of logits on a batch under masks, and its gradients by these; each time the
-        same loss."""
+        """Loss (K,) of logits on a batch under masks, and its gradients by the masks; the same loss
+        at each call."""
 
         def gradients(inputs: Tensors) -> Tensors:
             of_batch, given = batch_and_masks(inputs)
@@ -160,7 +160,7 @@ def batch_and_masks(inputs: Tensors) -> tuple[Batch, dict[str, Tensor]]:
 
 
 class BestWeights:
-    """The best weights so far of each model, by slot, by their worth on the selection split."""
+    """Best weights of each model so far, by slot, by their score on the selection split."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class BestWeights:
         self.states: dict[int, Mapping[str, Tensor]] = {}
 
     def take(self, training: StageTraining) -> None:
-        """Score the students as they are; of equals the later weights are kept."""
+        """Score the current students; of equal scores the later weights are kept."""
         for slot in training.slots:
             state, learns = training.state(slot), training.population.weights
             self.models[slot].load_state_dict(state)
@@ -187,8 +187,7 @@ class BestWeights:
 
 
 def curve_points(stage: str, measured: Sequence[Mapping[str, Tensor]]) -> list[list[CurvePoint]]:
-    """The rows of the learning curve of each of K students, from what was measured at each step,
-    (K,) by name."""
+    """Learning curves of K students, from measurements (K,) by name at each step."""
     names = list(measured[0])
     columns = [torch.stack([row[name] for row in measured], dim=1).tolist() for name in names]
     return [
@@ -210,7 +209,7 @@ def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
 def _matching_heads(
     problem: Problem, size: int, architectures: Sequence[BertArchitecture] | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """For each layer which head of the teacher a student's is, and whether it is there: (K, H)."""
+    """Teacher's head for each head of a student, and whether it exists: (K, H) for each layer."""
     cut_to = architectures or [BertArchitecture.full(problem.shape)] * size
     matching = []
     for layers in zip(*(architecture.layers for architecture in cut_to), strict=True):

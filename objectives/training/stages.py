@@ -1,4 +1,4 @@
-"""A search as a list of stages: what is trained, on which loss, from where, for how long."""
+"""Stages of a training: loss, weights to begin with, length, rates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Stage(Checked):
     """A stretch of training with one loss, one optimiser and one schedule."""
 
     name: str
-    """For learning curves; each stage of a method has its own."""
+    """Name in learning curves; each stage of a method has its own."""
     epochs: PositiveFloat
     """Passes over the train split. > 0."""
     learning_rate: PositiveFloat = 1e-4
     """Peak of AdamW's rate, > 0, after 10% of warm-up. The rate that is used is this times the
-    method's `rate_share`, by default the share of the FLOPs that is cut away, whatever the study
+    method's `lr_scale`, by default the share of the FLOPs that is cut away, whatever the study
     counts (while the search goes on, that is to be: 1 - R if it counts FLOPs): Adam's steps do not
     shrink with the gradient. A student of another checkpoint uses it in full, and so does a stage
     that is quantised."""
@@ -42,14 +42,14 @@ class Stage(Checked):
     """T, by which the logits of student and teacher are divided; their loss is multiplied by T^2. A
     single output does not heed it. > 0."""
     start: Literal["previous", "student"] = "previous"
-    """The weights at the start: those of the stage before, or once more the student's own, cut
-    where the search is over."""
+    """Weights at the start: those of the previous stage, or again the student's own, cut if the
+    search is over."""
     quantised: bool = False
     """The weights learn with the bits that the method gives them (straight through: gradients pass
     the rounding as if there were none), and what enters them is rounded. After the search."""
     keep: Literal["best", "last"] = "last"
-    """After the search: the weights of the epoch that is best on the selection split, or the last.
-    """
+    """Kept weights after the search: those of the best epoch on the selection split, or the
+    last."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

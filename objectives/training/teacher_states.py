@@ -25,13 +25,13 @@ from objectives.text.data import Batch, Split
 from objectives.training.population import Population, Trace
 
 _LIMIT = 4 * 2**30
-"""Bytes of kept states at most: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
+"""Most bytes of kept states: 800,000 tokens of MiniLM-L6, 215,000 of BERT-base."""
 
 
 def kept_logits(
     teacher: Classifier, split: Split, *, session: Session, role: str | None = None
 ) -> Tensor:
-    """`evaluate.predict`, or what it has left in the cache; the caller holds a lock."""
+    """Cached `evaluate.predict`; the caller holds a lock."""
     device, progress = session.device, session.progress
     key = {"train": split.fingerprint, "how": torch.device(device).type}
     file = session.cache / f"teacher-logits-{fingerprint_of(teacher, key)}.npy"
@@ -46,14 +46,15 @@ def kept_logits(
 
 
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:
-    """See to it that `teacher_trace` need not run the teacher, if its states fit."""
+    """Compute the teacher's states, if they fit, so that `teacher_trace` need not run the
+    teacher."""
     teacher = _teacher_of(problem, dtype)
     if teacher.stored is None:
         teacher.stored = _stored(problem, dtype, progress)
 
 
 def _stored(problem: Problem, dtype: torch.dtype, progress: Progress) -> "_KeptStates | None":
-    """The states of train, or None where they do not fit."""
+    """States of train; None if they do not fit."""
     order, lengths, device = problem.train.longest_first(), problem.train.lengths, problem.device
     config = problem.teacher.config
     shape = (int(lengths.sum()), config.num_hidden_layers + 1, config.hidden_size)
@@ -79,7 +80,7 @@ def _stored(problem: Problem, dtype: torch.dtype, progress: Progress) -> "_KeptS
 def _read_or_written(
     run: "RunTeacher", problem: Problem, shape: tuple[int, ...], progress: Progress
 ) -> Tensor | None:
-    """A mapped file of the states, which all workers read; None where the disk is full."""
+    """Mapped file of the states, which all workers read; None if the disk is full."""
     key = {"train": problem.train.fingerprint, "how": str(run.dtype)}
     file = problem.cache / f"teacher-states-{fingerprint_of(problem.teacher, key)}.npy"
     problem.cache.mkdir(parents=True, exist_ok=True)
@@ -101,8 +102,8 @@ def _read_or_written(
 def teacher_trace(
     problem: Problem, batch: Batch, dtype: torch.dtype, *, with_scores: bool
 ) -> Trace:
-    """Trace of the teacher on a batch of train: with scores it runs; else half precision states,
-    maybe kept."""
+    """Trace of the teacher on a batch of train. With scores it is computed; otherwise the states
+    have half precision and may be cached."""
     # States on padding mean nothing.
     teacher = _teacher_of(problem, dtype)
     if teacher.stored is not None and not with_scores:
@@ -116,17 +117,18 @@ def _teacher_of(problem: Problem, dtype: torch.dtype) -> "RunTeacher":
 
 @dataclass(eq=False)
 class RunTeacher:
-    """The teacher, as those who learn its states ask it."""
+    """Teacher whose states students learn."""
 
     model: BertForSequenceClassification
     dtype: torch.dtype
     """Type of its matmuls."""
     stored: "_KeptStates | None" = None
-    """Its states of train, once they are kept, in a file or on the GPU."""
+    """Cached states of train, in a file or on the GPU."""
 
     @cached_property
     def population(self) -> Population:
-        """It without gradients, what is multiplied cast once: else it is cast for each batch."""
+        """Teacher as a population without gradients; its matrices are cast once instead of for each
+        batch."""
         population = Population.of([self.model], self.dtype)
         weights = {
             name: weight.detach().to(torch.float32 if "LayerNorm" in name else self.dtype)
@@ -144,7 +146,8 @@ class RunTeacher:
         return trace
 
     def states_of(self, train: Split, device: str, progress: Progress) -> Iterator[Tensor]:
-        """Run it on every row, longest first: for each batch (tokens, layers + 1, E) float16."""
+        """Run the teacher on every row, longest first: for each batch (tokens, layers + 1, E)
+        float16."""
         size = sequences_a_pass(train, device)
         progress.begin("keep the teacher's hidden states", math.ceil(len(train) / size))
         for batch in train.in_order(size, device):
@@ -161,9 +164,9 @@ class _KeptStates:
     states: Tensor
     """(tokens, layers + 1, E) float16: a mapped file, or on the GPU."""
     first: Tensor
-    """(rows,) int64: where a row begins."""
+    """First token of each row, (rows,) int64."""
     last: Tensor
-    """(rows,) int64: its last token."""
+    """Last token of each row, (rows,) int64."""
 
     def trace(self, batch: Batch) -> Trace:
         B, S = batch.input_ids.shape

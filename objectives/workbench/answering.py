@@ -1,5 +1,5 @@
-"""Teachers that answer rows: a BERT in the students' tokens, any classifiers in their own, or
-answers that are there already, of an LLM behind an API, say."""
+"""Teachers that answer rows: a BERT in the students' tokens, other classifiers in their own, or
+precomputed answers, for example of an LLM behind an API."""
 
 import abc
 import hashlib
@@ -36,21 +36,21 @@ from objectives.workbench.teacher import Reading, Teacher, fine_tuned
 
 
 class Answering(abc.ABC):
-    """Anything that answers the rows of a study."""
+    """Base of teachers that answer the rows of a study."""
 
     bert: BertForSequenceClassification | None
-    """The BERT in the students' tokens that it is, if it is one."""
+    """The teacher as a BERT in the students' tokens; None if it is none."""
 
     @abc.abstractmethod
     def answer(self, split: Split, rows: Examples) -> Tensor:
-        """Logits (rows, C) on the CPU, made once for a run; `split` has the students' tokens."""
+        """Logits (rows, C) on the CPU, cached for a run; `split` has the students' tokens."""
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
-        """Costs of an answer, by their units; empty where they are not known."""
+        """Costs of an answer by unit; empty if unknown."""
         return {}
 
     def words(self) -> Words:
-        """Word embeddings for cells where no BERT is at hand."""
+        """Word embeddings for cells."""
         raise NotImplementedError
 
 
@@ -69,16 +69,16 @@ class BertAnswers(Answering):
 
 
 class _Member(NamedTuple):
-    """A classifier of several."""
+    """One of several classifiers."""
 
     model: Reading
     order: Sequence[int]
-    """For each label of the task its output."""
+    """Index of the classifier's output for each label of the task."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassifierAnswers(Answering):
-    """Classifiers, each in its own tokens: logits of their mean probabilities; the mean of
+    """Classifiers, each with its own tokens: logits of their mean probabilities, or means of
     numbers."""
 
     members: Sequence[_Member]
@@ -131,7 +131,7 @@ class ClassifierAnswers(Answering):
 def load_classifiers(
     teacher: Teacher, text: LabelledText, task: Task, session: Session
 ) -> ClassifierAnswers:
-    """The checkpoints of a teacher, each fine-tuned if it has no classifier."""
+    """Load the checkpoints of a teacher; each is fine-tuned if it has no classifier."""
     members = []
     for checkpoint in teacher.models:
         tokenizer = checkpoint.tokenizer
@@ -160,23 +160,24 @@ def tokens_of(
     max_length: int,
     truncation: Truncation,
 ) -> Split:
-    """The rows as a classifier of any kind reads them, padded on the side of its tokenizer."""
+    """Tokenise rows for any classifier, padded on the side of its tokenizer."""
     split = tokenise(rows, role, tokenizer, max_length, truncation)
     return replace(split, pads_left=tokenizer.padding_side == "left")
 
 
 _OFF = 0.02
-"""How far the sum of probabilities may be from 1, as they are rounded; they are scaled to it."""
+"""Largest distance of a sum of probabilities from 1, as they may be rounded; they are scaled to
+it."""
 _LEAST = 1e-6
-"""A probability of less counts as this."""
+"""Smallest probability; lower ones count as this."""
 
 
 @dataclass(frozen=True, eq=False)
 class GivenAnswers(Answering):
-    """Answers by the texts that they are to."""
+    """Precomputed answers by text."""
 
     texts: NDArray[np.uint64]
-    """(texts,): a hash of each, ascending."""
+    """Hashes (texts,) of the texts, ascending."""
     logits: Tensor
     """(texts, C)"""
     bert = None
@@ -192,8 +193,9 @@ class GivenAnswers(Answering):
 
 
 def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenAnswers, list[str]]:
-    """The answers to all texts of a task, and the names of its labels, which are the answers' own
-    where the task has none. Raises UserError for a text without an answer, and for what is none."""
+    """Read the answers to all texts of a task, and the names of its labels, which are the answers'
+    own if the task has none. Raises UserError for a text without an answer, and for an invalid
+    answer."""
     texts = [row for rows in text.roles.values() for row in rows.texts] + [*text.unlabelled]
     hashes, names = hashes_of(texts), list(text.label_names)
     answers = _found(teacher, task, names, hashes)
@@ -217,8 +219,8 @@ def _source(teacher: Teacher) -> str:
 def _found(
     teacher: Teacher, task: Task, names: Sequence[str], wanted: NDArray[np.uint64]
 ) -> Iterator[tuple[int, Any]]:
-    """The hashes of texts that are wanted, each with what is answered; of equal texts the first is
-    last, and so counts in a dict."""
+    """Hashes of the wanted texts, each with its answer; among equal texts the first comes last, so
+    that it wins in a dict."""
     column, splits = str(teacher.answers), (task.split, task.heldout_split, task.unlabelled_split)
     with TemporaryDirectory() as cache:
         if Path(column).suffix.lower() in DELIMITERS:
@@ -251,8 +253,8 @@ def _found(
 def _logits(
     teacher: Teacher, task: Task, names: list[str], values: Sequence[Any]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """The names of the labels, and logits (rows, C), of which the probabilities are the softmax, or
-    of several labels the sigmoid."""
+    """Names of the labels, and logits (rows, C) whose softmax, or sigmoid for several labels, are
+    the probabilities."""
     source, hard = _source(teacher), teacher.answers_as == "labels"
     if hard and task.multi_label:
         raise UserError(
@@ -295,7 +297,7 @@ def _logits(
 
 
 def _numbers(source: str, names: Sequence[str], values: Sequence[Any]) -> Iterator[list[float]]:
-    """The numbers of each row, in the order of the labels."""
+    """Numbers of each row, in the order of the labels."""
     for value in values:
         try:
             read = json.loads(value) if isinstance(value, str) else value

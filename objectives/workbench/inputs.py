@@ -64,16 +64,16 @@ class Inputs:
     tokenizer: PreTrainedTokenizerBase
     """Tokenizer of the students."""
     only_answers: str
-    """Why the teacher is no BERT that reads the students' tokens; nothing if it is one."""
+    """Reason why the teacher is no BERT that reads the students' tokens; empty if it is one."""
     given: GivenAnswers | None
     """Precomputed answers of a teacher that is no model."""
     checkpoint_fingerprint: str
     student_fingerprint: str | None
     notes: tuple[str, ...]
-    """On how checkpoints were read, for the user."""
+    """Notes for the user on how checkpoints were read."""
     augmenter: Augmenter | None
     beside: Mapping[str, "Inputs"] = field(default_factory=dict)
-    """The other tasks, by their names."""
+    """Extra tasks by name."""
 
     @property
     def no_teacher(self) -> NoBert:
@@ -86,7 +86,7 @@ class Inputs:
 
     @property
     def no_student(self) -> NoBert:
-        """Stand-in for a student that can be cut, where there is none."""
+        """Stand-in for a student, if there is none to cut."""
         return NoBert(
             f"it cuts a BERT, but the teacher '{self.teacher.name}' {self.only_answers}; set "
             "Study.student to a BERT, or choose a method of cells, such as CellSearch"
@@ -94,11 +94,11 @@ class Inputs:
 
     @property
     def start(self) -> Checkpoint | None:
-        """Checkpoint of the student, where it has one of its own."""
+        """Checkpoint of the student, if it is not the teacher's."""
         return Checkpoint(self.student) if self.student else None
 
     def configs(self) -> tuple[PreTrainedConfig, PreTrainedConfig]:
-        """Configurations of student and teacher, without the labels; a `NoBert` where none is."""
+        """Configurations of student and teacher, without labels; a `NoBert` for a missing one."""
         student = self.start and self.start.bert_config()
         if self.only_answers:
             return student or self.no_student, self.no_teacher  # type: ignore[return-value]
@@ -111,8 +111,9 @@ class Inputs:
     def answering(
         self, train: Split | None, session: Session, *, fine_tune: bool = True
     ) -> Answering:
-        """Who answers the rows; `train` are those that a checkpoint without a classifier is
-        fine-tuned on (see `teacher.fine_tuned`), in the students' tokens, None if all have one."""
+        """Answering of the rows; `train` are the rows, in the students' tokens, on which a
+        checkpoint without a classifier is fine-tuned (see `teacher.fine_tuned`); None if all have
+        one."""
         if self.given is not None:
             return self.given
         if self.only_answers:
@@ -121,7 +122,7 @@ class Inputs:
         return BertAnswers(model, session)
 
     def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
-        """The rows of a role as tokens: the students', or those of another tokenizer."""
+        """Tokenise the rows of a role, with the students' tokenizer or another."""
         rows, reader = self.text.roles[role], tokenizer or self.tokenizer
         return tokenise(rows, role, reader, self.task.max_length, self.task.truncation)
 
@@ -130,8 +131,8 @@ class Inputs:
         return answering.answer(self.split("select"), self.text.roles["select"])
 
     def judging(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Split]:
-        """The selection and the held-out rows as `split` has them. Where the task has no labels,
-        theirs are what the teacher says."""
+        """Selection and held-out rows as `split` has them. If the task has no labels, the teacher's
+        answers are the labels."""
         splits = [self.split(role, tokenizer) for role in JUDGING]
         if self.task.labelled:
             return splits
@@ -210,7 +211,7 @@ def read_inputs(
 
 
 def only_answers_of(teacher: Teacher, student: str | None) -> str:
-    """Why a teacher is no BERT that reads the students' tokens; nothing if it is one."""
+    """Reason why a teacher is no BERT that reads the students' tokens; empty if it is one."""
     if not teacher.checkpoints:
         return "has its answers alone"
     if teacher.ensemble:
@@ -237,8 +238,8 @@ def _check_given(student: str | None, augmentation: Augmentation | None) -> None
 def _named(
     task: Task, teacher: Teacher, text: LabelledText
 ) -> tuple[LabelledText, GivenAnswers | None]:
-    """The text, its labels called as the teacher does where it has none; and answers that are
-    there."""
+    """Text of the task, with the teacher's names of labels if it has none; and precomputed answers,
+    if any."""
     given, names, roles = None, text.label_names, dict(text.roles)
     if not teacher.checkpoints:
         given, names = read_given(teacher, task, text)
@@ -250,7 +251,8 @@ def _named(
 
 
 def _read_beside(extra: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
-    """Another task. Raises UserError also where its teacher reads other tokens than the study's."""
+    """Read an extra task. Raises UserError also if its teacher reads other tokens than the
+    study's."""
     for each in (extra.teacher, teacher):
         if why := only_answers_of(each, None):
             raise UserError(
@@ -302,7 +304,8 @@ def _check_segments(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase, 
 
 
 def check_tokens(inputs: Inputs, splits: Iterable[Split]) -> None:
-    """Tokens of the rows and of their padding: what else the tokenizer knows does not matter."""
+    """Refuse tokens of the rows and their padding that a checkpoint does not know; other tokens of
+    the tokenizer do not matter."""
     last = max(split.last_token for split in splits)
     read = () if inputs.only_answers and inputs.student else inputs.teacher.models[:1]
     for checkpoint in filter(None, (*read, inputs.start)):
@@ -310,7 +313,7 @@ def check_tokens(inputs: Inputs, splits: Iterable[Split]) -> None:
 
 
 def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
-    """Notes for the user: how many rows, how many cut off, which labels look wrong."""
+    """Notes for the user: number of rows, of truncated texts, and suspicious labels."""
     yield inputs.text.read
     cut_off = [
         f"{role} {split.truncated:,} of {len(split):,}"
@@ -329,7 +332,7 @@ def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
 def rows_of_students(
     inputs: Inputs, splits: Mapping[str, Split], fidelity: Fidelity, session: Session
 ) -> tuple[Split, Examples, Split]:
-    """Rows that students learn from, train, also as text, and alpha: augmented, and cut by the
+    """Rows that students learn from: train, also as text, and alpha; augmented, and reduced by the
     fidelity."""
     roles = inputs.text.roles
     train = roles["train"]
@@ -354,7 +357,7 @@ def rows_of_students(
 
 
 def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
-    """Indices of a share of the rows, in (0, 1], in their order."""
+    """Draw the indices of a share in (0, 1] of the rows, ascending."""
     if share == 1:
         return np.arange(rows)
     count = max(1, round(share * rows))
@@ -378,8 +381,8 @@ def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]
 
 
 def odd_labels(text: LabelledText) -> Iterator[str]:
-    """Labels that differ in blanks or case alone, ids that are not 0 to n - 1, labels that no
-    judging row has, and those that no row of train has; none of numbers."""
+    """Notes on labels that differ only in blanks or case, ids that are not 0 to n - 1, labels
+    without judging rows, and labels without train rows; none for regression."""
     if text.roles["train"].labels.dtype.kind == "f":
         return
     names, ids = text.label_names, list(map(str, range(len(text.label_names))))

@@ -1,4 +1,4 @@
-"""The score of a classifier: its answers in the engine that serves it, beside the teacher's."""
+"""Score of a classifier: its answers in the engine that serves it, compared with the teacher's."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

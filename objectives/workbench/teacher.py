@@ -1,4 +1,4 @@
-"""The teacher: classifiers, fine-tuned here where they are not, or answers that are there."""
+"""Teacher: classifiers, fine-tuned here if necessary, or precomputed answers."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -51,13 +51,13 @@ from objectives.training.optimisation import PopulationOptimizer
 from objectives.training.recorded import Recordings, Tensors
 
 FINE_TUNING = ("epochs", "batch_size", "learning_rate", "precision")
-"""The fields of a `Teacher` that say how it is fine-tuned, but for those that are `LATER`."""
+"""Fields of a `Teacher` about fine-tuning, without those that are `LATER`."""
 LATER = {"later": True}
-"""Metadata of a field that earlier versions did not have: what is told from its contents has it
-only where it is set, so that their runs stay the same."""
+"""Metadata of a field that earlier versions did not have: it enters fingerprints only if it is set,
+so that older runs stay the same."""
 Loaded = TypeVar("Loaded")
 _STEPS = 500
-"""Steps of fine-tuning, where 10 epochs have as many."""
+"""Fewest steps of fine-tuning, within 10 epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class Teacher(Checked):
     the width, 5e-5 at 768 (Devlin et al. 2019), 2e-4 at MiniLM's 384 (measured), at most 3e-4 (Turc
     et al. 2019)."""
     warmup: ShareBelowOne = field(default=0.1, metadata=LATER)
-    """Share of the steps. In [0, 1)."""
+    """Share of the steps in which the rate rises. In [0, 1)."""
     precision: Precision = "auto"
     """Precision of the matmuls of the fine-tuning. "auto" is bfloat16 where the device has
     instructions for it, else float32."""
@@ -122,12 +122,12 @@ class Teacher(Checked):
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
-        """Checkpoints that answer; none where answers are given."""
+        """Checkpoints that answer; empty if answers are given."""
         return (self.checkpoint,) if self.checkpoint else self.ensemble
 
     @property
     def models(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints, which are read when they are first asked for something."""
+        """Checkpoints, which are read on first use."""
         return tuple(map(Checkpoint, self.checkpoints))
 
     @property
@@ -137,12 +137,12 @@ class Teacher(Checked):
 
     @property
     def fine_tuned(self) -> bool:
-        """Whether a checkpoint of it is fine-tuned here, as it has no classifier."""
+        """Whether one of its checkpoints has no classifier and is fine-tuned here."""
         return not all(model.has_classifier for model in self.models)
 
     def settled(self, rows: int, checkpoint: str) -> "Teacher":
-        """This teacher with numbers for `epochs` and `learning_rate`, by the rows of train and the
-        checkpoint that is fine-tuned; what is set stays."""
+        """Copy with numbers for `epochs` and `learning_rate`, chosen by the train rows and the
+        checkpoint if not set."""
         steps = math.ceil(rows / self.batch_size)
         epochs = self.epochs or min(10, max(3, math.ceil(_STEPS / steps)))
         if (rate := self.learning_rate) is None:
@@ -152,7 +152,7 @@ class Teacher(Checked):
 
     @property
     def fine_tuning(self) -> dict[str, Any]:
-        """How it is fine-tuned, by field; those that are `LATER` only where they are set."""
+        """Settings of the fine-tuning by field; those that are `LATER` only if set."""
         later = [f.name for f in fields(self) if f.metadata and getattr(self, f.name) != f.default]
         return {name: getattr(self, name) for name in (*FINE_TUNING, *later)}
 
@@ -187,8 +187,8 @@ def fine_tuned(
     fine_tune: bool = True,
     make: Callable[[], PreTrainedModel] | None = None,
 ) -> Loaded:
-    """`load` the folder of a checkpoint fine-tuned on train; UserError if it may not and none is
-    left."""
+    """`load` the folder of a checkpoint fine-tuned on train. Raises UserError if it is missing and
+    may not be made."""
     # Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text
     # without a role does not; nor does the device where `precision` is "auto", as a run that goes
     # on on another one has one teacher. `make` fine-tunes in another way. Without `fine_tune`, and
@@ -233,7 +233,7 @@ def fine_tuned(
 
 
 def ready(checkpoint: Checkpoint, text: LabelledText, device: str) -> BertForSequenceClassification:
-    """`load_teacher` of a checkpoint that holds a classifier."""
+    """`load_teacher` for a checkpoint with a classifier."""
     label_names = text.label_names
     order = checkpoint.label_order(label_names, several=text.several)
     names = named_outputs([checkpoint], label_names, several=text.several)
@@ -275,16 +275,16 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
                 f"the labels of the teacher '{checkpoint.name}' are matched by position: {pairs}; "
                 "if that is wrong, name them in its config.json (id2label)"
             )
-    idle = [n for n, value in teacher.fine_tuning.items() if value != getattr(Teacher, n)]
-    if idle and not teacher.fine_tuned:
+    inactive = [n for n, value in teacher.fine_tuning.items() if value != getattr(Teacher, n)]
+    if inactive and not teacher.fine_tuned:
         why = "has a classifier and is not fine-tuned" if teacher.checkpoints else "is no model"
         yield f"the teacher '{teacher.name}' {why}: " + (
-            f"{', '.join(f'Teacher.{name}' for name in idle)} does nothing"
+            f"{', '.join(f'Teacher.{name}' for name in inactive)} does nothing"
         )
 
 
 def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
-    """Metric of the best of one answer for all rows."""
+    """Metric of the best constant answer."""
     if labels.ndim == 1 and metric not in ("accuracy", "f1", "macro_f1"):
         return 0.0  # of a correlation
     likely = (0, 1) if labels.ndim == 2 else {int(np.bincount(labels).argmax()), 1}
@@ -338,14 +338,13 @@ def words_note(
 
 
 def load_frozen(folder: str, device: str) -> BertForSequenceClassification:
-    """A checkpoint as a BERT in evaluation mode; without a classifier it gets one that knows
-    nothing."""
+    """Load a checkpoint as a BERT in evaluation mode; without a classifier it gets a random one."""
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers, even to overwrite them
         return frozen(as_bert(Checkpoint(folder).load_classifier()), device)
 
 
 class Reading(nn.Module):
-    """A classifier that is given what BERT reads, and takes what it reads itself."""
+    """Wrapper of a classifier that accepts BERT's inputs and passes on those that it reads."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         super().__init__()
@@ -357,7 +356,7 @@ class Reading(nn.Module):
             config.pad_token_id = tokenizer.pad_token_id  # by which a decoder finds the last token
 
     def forward(self, return_dict: bool = True, **inputs: Tensor) -> Any:
-        """Output of the classifier. Raises UserError for a text that it cannot answer alone."""
+        """Call the classifier. Raises UserError for a text that it cannot answer alone."""
         tensors = {name: inputs[name].long() for name in self.names}  # XLNet's mask is of numbers
         try:
             return self.model(**tensors, return_dict=return_dict)
@@ -383,7 +382,7 @@ def trained(
     session: Session,
     judge: Callable[[Reading], None] | None = None,
 ) -> PreTrainedModel:
-    """Every weight of transformers' own model of the checkpoint trained on the labels, with its
+    """Fine-tune every weight of transformers' own model of the checkpoint on the labels, with its
     dropout. The teacher is settled. `judge` gets it after each epoch, in evaluation mode."""
     assert teacher.epochs is not None
     assert teacher.learning_rate is not None

@@ -1,5 +1,5 @@
-"""A teacher tried before any student: at several lengths of its texts (the cost and the worth of
-`Task.max_length`), or with several settings, of which one is kept."""
+"""Try a teacher before any student: at several lengths of its texts, or with several settings, of
+which one is kept."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,20 +31,20 @@ from objectives.workbench.teacher import Reading, Teacher, fine_tuned, trained
 
 @dataclass(frozen=True)
 class AtLength:
-    """The teacher on the selection split, its texts cut off at one length."""
+    """Scores of the teacher on the selection split, with texts cut to one length."""
 
     max_length: int
-    """In tokens."""
+    """Length in tokens."""
     truncation: Truncation
     """Truncation of longer texts."""
     cut_off: float
     """Share of the texts that are longer."""
     tokens: float
-    """Mean of a text that was cut off or not."""
+    """Mean number of tokens of a text after truncation."""
     seconds: float
-    """Until the teacher has answered all rows."""
+    """Seconds until the teacher has answered all rows."""
     metric: float
-    """The task's metric; agreement is with the answers at the greatest length."""
+    """Metric of the task; agreement is with the answers at the greatest length."""
     interval: Interval
     """95% bootstrap interval of `metric`."""
 
@@ -110,15 +110,17 @@ def lengths(
 
 
 Report = Callable[[int, float], None]
-"""Hears the number of an epoch that is over, from 1, and the mean loss on the selection split: nats
-of a class, of several labels their sum, of numbers the squared error. It may raise, to stop."""
+"""Function of the number of the finished epoch, from 1, and the mean loss on the selection split:
+nats of a class, of several labels their sum, of numbers the squared error. It may raise, to
+stop."""
 FineTune = Callable[[Mapping[str, Any], Report], tuple[PreTrainedModel, float]]
-"""The classifier of a `Teacher` with these settings, and its last loss."""
+"""Function that fine-tunes a `Teacher` with these settings: returns the classifier and its last
+loss."""
 
 
 def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrainedModel]) -> None:
-    """Leave in the cache what `choose` makes the teacher of the study, where a launch looks for it
-    for it; if one is there already, nothing happens. Only one process at a time may."""
+    """Let `choose` fine-tune the study's teacher and store it in the cache, where a launch looks
+    for it; if one is there already, nothing happens. Only one process at a time may do so."""
     teacher, text, task = inputs.teacher, inputs.text, inputs.task
     (checkpoint,) = teacher.models
 

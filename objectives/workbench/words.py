@@ -1,4 +1,4 @@
-"""A linear model on tf-idf of words, which a teacher should beat."""
+"""Linear model on tf-idf of words, which a teacher should beat."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NAME = "words alone (tf-idf)"
 _JUDGING = ("select", "heldout")
 _ROWS = 20_000
 _CHARACTERS = 20_000_000
-"""The most train rows and characters that are learnt from: a few seconds on one core."""
+"""Most train rows and characters to learn from: a few seconds on one core."""
 _FEATURES = 50_000
-"""The most frequent words and pairs of words of a column."""
+"""Number of the most frequent words and pairs of words of a column."""
 
 
 def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[str, Labels]:
-    """Answers (rows,) on "select" and "heldout" of a linear SVM on words, of numbers a ridge
+    """Answers (rows,) on "select" and "heldout" of a linear SVM on words; for regression of a ridge
     regression."""
     # It is fitted once for all launches; the answers lie in the cache.
     roles = [text.roles[role] for role in _JUDGING]
@@ -48,7 +48,7 @@ def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[s
 
 
 def worth_of_words(task: Task, text: LabelledText, answers: Mapping[str, Labels]) -> Worth:
-    """The task's metric of these answers."""
+    """Metric of these answers."""
     metric, classes = task.metric, len(text.label_names)
     pairs = [(text.roles[role].labels, answers[role]) for role in _JUDGING]
     select, heldout = (metric_value(metric, *pair, classes=classes) for pair in pairs)
@@ -59,7 +59,7 @@ def worth_of_words(task: Task, text: LabelledText, answers: Mapping[str, Labels]
 def _fitted(
     train: Examples, others: Sequence[Examples], seed: int, regression: bool
 ) -> list[Labels]:
-    """The answers on other rows of a model that has learnt from the train rows."""
+    """Fit a model to the train rows and answer other rows."""
     from scipy.sparse import hstack
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -97,7 +97,7 @@ def _fitted(
 
 
 def _sample(train: Examples, seed: int) -> Labels:
-    """Places of the rows to learn from: all, or as many as are quickly learnt."""
+    """Indices of the rows to learn from: all, or as many as are quickly learnt."""
     rows = len(train.texts)
     characters = sum(len(text) for texts in train.texts for text in texts)
     most = int(rows * min(1.0, _ROWS / rows, _CHARACTERS / characters))

@@ -1,4 +1,4 @@
-"""A problem, and what scores its results: prepared once a launch, hidden from the searches."""
+"""A problem with what scores its results: prepared once a launch, hidden from the searches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -51,23 +51,23 @@ _LEARNT = 256
 """Train rows on which students are compared with their teacher."""
 _SOLVED, _RIDGE = 4096, 1e-3
 """Train rows from which a new student's classifier is solved, and the ridge: the square by which
-the student's training is taken to move a pooled state, which is in [-1, 1]."""
+training is assumed to move a pooled state, which is in [-1, 1]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Workbench:
-    """A problem, and what scores and saves its results: no search method sees this."""
+    """A problem, with what scores and saves its results; no search method sees it."""
 
     problem: Problem
     select: Split
     heldout: Split
     learnt: Split
-    """A few rows of `Problem.train`, to tell what a student knows by heart."""
+    """A few rows of `Problem.train`, to measure overfitting."""
     texts: Mapping[str, Examples]
-    """The text of "select", "heldout" and "train", which is that of `learnt`, for models of a
-    smaller vocabulary."""
+    """Text of "select", "heldout" and "train", which is that of `learnt`, for models of a smaller
+    vocabulary."""
     teacher_answers: Mapping[str, Tensor]
-    """Logits (rows, C) of the teacher on the same, in float32."""
+    """Logits (rows, C) of the teacher on these roles, in float32."""
     engine: Engine
     metric: Metric
     tokenizer: PreTrainedTokenizerBase
@@ -76,7 +76,7 @@ class Workbench:
     unpruned_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on "select" and "heldout" in the engine."""
     words: Worth | None
-    """Scores of a linear model on words; None where the task has no labels."""
+    """Scores of tf-idf with a linear model; None if the task has no labels."""
     flops: Flops
     """FLOPs of the student, cut or masked."""
     flops_full: int
@@ -88,7 +88,7 @@ class Workbench:
     features: Mapping[str, float] = field(default_factory=dict)
     """Features that describe the task: see `features_of`."""
     beside: Mapping[str, "Workbench"] = field(default_factory=dict)
-    """Workbenches of the other tasks, by name."""
+    """Workbenches of the extra tasks, by name."""
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
         """Logits (rows, C) float32 of the student on "select", "heldout" and "train", whose rows
@@ -101,7 +101,7 @@ class Workbench:
         architecture: Architecture,
         answers: Mapping[str, Tensor] | None = None,
     ) -> Score:
-        """Score the student `model` by its `answers`; WrongCostError if its costs are not as
+        """Score the student `model` by its `answers`. Raises WrongCostError if its costs are not as
         predicted."""
         on_cpu = model.device.type == "cpu"  # a GPU computes faster than torch looks shapes up
         measured = measured_costs(model, self.flops.seq_len, meta=on_cpu)
@@ -127,14 +127,14 @@ class Workbench:
         )
 
     def _cost(self, model: PreTrainedModel, costs: Mapping[str, float]) -> float:
-        """Cost of a model in the unit of the study; timed where nothing predicts it."""
+        """Cost of a model in the unit of the study; timed if nothing predicts it."""
         cost = self.problem.counted.cost
         if isinstance(cost, Latency) and cost.unit not in costs:
             return milliseconds_beside(model, self.problem.student, cost)
         return costs[cost.unit]
 
     def tokenizer_of(self, architecture: Architecture) -> PreTrainedTokenizerBase:
-        """The tokenizer that goes with a model of this architecture."""
+        """Tokenizer for a model of this architecture."""
         pieces = family_for(architecture).vocabulary(architecture)
         return self.tokenizer if pieces is None else self.problem.vocabulary.tokenizer_of(pieces)
 
@@ -143,7 +143,7 @@ class Workbench:
         return {"select": self.select, "heldout": self.heldout, "train": self.learnt}
 
     def _judging(self, architecture: Architecture) -> dict[str, Split]:
-        """The splits that judge, in the tokens of this architecture."""
+        """Judging splits in the tokens of this architecture."""
         splits = self._splits
         tokenizer = self.tokenizer_of(architecture)
         if tokenizer is not self.tokenizer:
@@ -283,8 +283,8 @@ def prepare(
 def _solve_classifier(
     student: BertForSequenceClassification, train: Split, logits: Tensor, device: str
 ) -> None:
-    """Set a classifier that was just drawn to the least squares of the teacher's logits, (rows of
-    train, C), on the pooled states. Alpha learns through it before a stage trains it."""
+    """Set a new classifier to the least squares fit of the teacher's logits, (rows of train, C), on
+    the pooled states, as alpha learns through it before a stage trains it."""
     rows = np.random.default_rng(0).permutation(len(train))[:_SOLVED]
     pooled = predict_with(
         lambda inputs: student.bert(**inputs).pooler_output, train.at(rows), device
@@ -361,8 +361,8 @@ def _costs(
 
 
 def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[Budget, Budget]:
-    """The budgets where nothing is cut: ratio 1 is what the teacher costs. Raises UserError for a
-    cost that is only known of a BERT."""
+    """Budgets if nothing is cut: ratio 1 is the teacher's cost. Raises UserError for a cost that is
+    only known of a BERT."""
     labels = len(inputs.text.label_names)
     nothing = BertShape(layers=0, hidden=0, heads=0, head_dim=0, ffn=0, labels=labels)
     flops = Flops(nothing, inputs.seq_len)

@@ -153,7 +153,7 @@ def test_the_loop_tunes_the_four_knobs_and_each_acts(name: str) -> None:
     study = load_study(FOLDER / f"{name}.py")
     knobs = {"flops_weight", "target_ratio", "tolerance", "grad_rescale"}
     assert set(study.space) == knobs
-    assert not knobs & set(study.method.idle())
+    assert not knobs & set(study.method.inactive())
 
 
 @pytest.mark.parametrize("task", GLUE)

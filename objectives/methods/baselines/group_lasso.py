@@ -35,13 +35,13 @@ Of = Literal["units", "weights"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLasso(StagedMethod):
-    """Units whose weights a penalty shrank most go."""
+    """Remove the units whose weights a penalty shrank most."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"penalty"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
     penalty: NonNegativeFloat = 0.1
-    """lambda: what a weight shrinks by in a step, as a share of the stage's learning rate. >= 0."""
+    """lambda: shrinkage of a weight in a step, as a share of the stage's learning rate. >= 0."""
     of: Of = "units"
     """Object of the norm: "units" is group lasso, "weights" is L1."""
     stages: tuple[Stage, ...] = (
@@ -109,8 +109,8 @@ class Shrinking:
 
 
 def shrunk(parts: Sequence[Tensor], threshold: Tensor, of: Of) -> Tensor:
-    """A proximal step of K students, by these thresholds, of a layer's units, in place; the root
-    mean square of each unit after it, (K, units)."""
+    """Make a proximal step of K students on a layer's units, in place, by these thresholds; returns
+    the root mean square of each unit after it, (K, units)."""
     number, by_K111 = sum(part[0, 0].numel() for part in parts), threshold.view(-1, 1, 1, 1)
     if of == "units":
         norms = torch.stack([part.square().sum((2, 3), keepdim=True) for part in parts]).sum(0)

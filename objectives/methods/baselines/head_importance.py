@@ -17,7 +17,7 @@ from objectives.pruning.one_shot import OneShot
 
 @dataclass(frozen=True, kw_only=True)
 class HeadImportance(OneShot):
-    """The heads with the smallest mean |dL/dmask| go."""
+    """Remove the heads with the smallest mean |dL/dmask|."""
 
     spaces: tuple[str, ...] = ("heads",)
     """The paper prunes heads alone; with others every kind is ranked in the same way, and kinds

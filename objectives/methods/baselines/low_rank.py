@@ -126,8 +126,8 @@ def with_ranks(whole: BertArchitecture, ranks: Mapping[Place, int]) -> BertArchi
 
 
 def ranks_within(found: Mapping[Place, Spectrum], cost: Cost, target: float) -> BertArchitecture:
-    """The ranks of least added error for each saved number with which the model costs no more than
-    the target, as near to it as one rank brings it; the least there are where all cost more."""
+    """Ranks of least added error for each saved number with which the model costs no more than the
+    target, as near to it as one rank brings it; the smallest ranks if none do."""
     steps = sorted(
         (step for at, spectrum in found.items() for step in _steps(at, spectrum)),
         key=lambda s: s[0],
@@ -201,13 +201,13 @@ class LowRank(StagedMethod):
     weight_bits: ClassVar[Bits] = FULL_BITS  # type: ignore[misc]
     with_search: ClassVar[bool] = False
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """The budget is filled up to a rank."""
-        idle = {"tolerance": "ranks always fill the budget R"}
-        idle["input_bits"] = "weights of low rank are not quantised"
+        inactive = {"tolerance": "ranks always fill the budget R"}
+        inactive["input_bits"] = "weights of low rank are not quantised"
         if not self.stages:
-            idle |= dict.fromkeys(("batch_size", "precision"), "there are no stages")
-        return {**super().idle(), **idle}
+            inactive |= dict.fromkeys(("batch_size", "precision"), "there are no stages")
+        return {**super().inactive(), **inactive}
 
     @classmethod
     def search(

@@ -38,7 +38,7 @@ _BATCH_SIZE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class MagnitudePruning(ScopedOneShot):
-    """The units with the smallest weights go."""
+    """Remove the units with the smallest weights."""
 
     criterion: Criterion = "magnitude"
     """Score of a weight: "magnitude", "sensitivity" or "curvature"; see above."""
@@ -56,7 +56,7 @@ class MagnitudePruning(ScopedOneShot):
             )
 
     def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The mean over each unit's weights of what they are worth; of magnitude its root."""
+        """Mean score of each unit's weights; for magnitude its root."""
         scores = means_over_units(weight_scores(problem, self.criterion), problem.shape)
         root = 0.5 if self.criterion == "magnitude" else 1.0
         return {space: scores[space] ** root for space in self.spaces}
@@ -65,12 +65,13 @@ class MagnitudePruning(ScopedOneShot):
     def keeps_zeros(self) -> bool:
         return self.sparsity > 0
 
-    def rate_share(self, problem: Problem, architecture: BertArchitecture | None) -> float:
+    def lr_scale(self, problem: Problem, architecture: BertArchitecture | None) -> float:
         """The share of the FLOPs that a student lost, or of single weights if that is more."""
-        return max(super().rate_share(problem, architecture), self.sparsity)
+        return max(super().lr_scale(problem, architecture), self.sparsity)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
-        """The student; with `sparsity` cut already, its weights of least worth 0."""
+        """Student of the problem; with `sparsity` it is cut and its weights of least score are
+        0."""
         student = super().student(problem, architecture, seed)
         if not self.sparsity:
             return student

@@ -17,12 +17,12 @@ from objectives.students.bert.architecture import SPACES, units_of
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPruning(ScopedOneShot):
-    """units drawn at random."""
+    """Remove units drawn at random."""
 
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
     draw: NonNegativeInt = 0
-    """Which lot, beside the seed of the study. >= 0."""
+    """Number of the draw, beside the seed of the study. >= 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

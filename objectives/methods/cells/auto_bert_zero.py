@@ -83,7 +83,7 @@ class LayerSpace:
 
     @property
     def uniform(self) -> dict[str, tuple[Any, ...]]:
-        """The places that priority is not about: the kinds of layers, and operands."""
+        """Places that priority does not rank: kinds of layers, and operands."""
         kinds = {f"layers[{layer}].kind": KINDS for layer in self._layers}
         return kinds | {
             f"layers[{layer}].positions[{number}].inputs[{operand}]": (
@@ -96,7 +96,7 @@ class LayerSpace:
 
     @property
     def guided(self) -> dict[str, tuple[Any, ...]]:
-        """The others: kernels and functions."""
+        """Places that priority ranks: kernels and functions."""
         kernels = {f"layers[{layer}].kernel": LIGHT_KERNELS for layer in self._layers}
         return kernels | {
             f"layers[{layer}].positions[{number}].function": (IDENTITY, *OPERANDS)
@@ -244,7 +244,7 @@ class BiBranchNet(nn.Module):
 
     @torch.no_grad()
     def write_back(self, candidate: "Student") -> None:
-        """Take over its weights."""
+        """Write the candidate's weights back into the super-net."""
         for name, view in self.path(candidate.layers).items():
             view.copy_(candidate.weights[name])
 
@@ -330,7 +330,7 @@ class AutoBertZero(CellChoice):
         return max(1, self.candidates // 4)
 
     def _strategy(self, seed: int, scores: Container[tuple[str, ...]]) -> OperationPriority:
-        """Who proposes children: legal ones whose operations have no score."""
+        """Strategy that proposes children: legal ones whose operations have no score."""
         uniform, guided = self.layer_space.uniform, self.layer_space.guided
         settings = PrioritySettings(
             initial=self._drawn, parents=self.parents, uniform=tuple(uniform)

@@ -176,16 +176,16 @@ class CellSearch(SearchMethod):
             self, operations=genotype.operations, nodes=genotype.nodes, pooling=genotype.pooling
         )
 
-    def idle(self) -> dict[str, str]:
+    def inactive(self) -> dict[str, str]:
         """Where there are nodes, the blocks; without a training of its own, what it goes by."""
         blocks = [f"operations[{number}]" for number in range(len(self.operations))]
-        idle = dict.fromkeys(blocks, "nodes are given") if self.nodes else {}
+        inactive = dict.fromkeys(blocks, "nodes are given") if self.nodes else {}
         if not self.epochs:
             of_training = ("learning_rate", "batch_size", "hidden_weight")
-            idle |= dict.fromkeys(of_training, "epochs is 0")
-        return idle
+            inactive |= dict.fromkeys(of_training, "epochs is 0")
+        return inactive
 
-    def shortened(self, share: float) -> Self:
+    def scale_epochs(self, share: float) -> Self:
         """With this share of the epochs, of the shared training too."""
         shared = self.shared and replace(self.shared, epochs=self.shared.epochs * share)
         return replace(self, epochs=self.epochs * share, shared=shared)

@@ -171,11 +171,11 @@ class EvolvedTransformer(Aimed):
             cells=tuple(range(1, max(1, self.most_cells) + 1)),  # 0 is refused by its own name
         )
 
-    def idle(self) -> dict[str, str]:
+    def inactive(self) -> dict[str, str]:
         """Name the settings of evolution where there is none."""
         evolving = ("every", "population", "sample", "mutation")
         static = dict.fromkeys(evolving, "reading is static") if self.reading == "static" else {}
-        return super().idle() | static
+        return super().inactive() | static
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by evolution; the super-net is not trained, candidates begin at its weights."""

@@ -171,12 +171,12 @@ class ElasticSearch(StagedMethod):
         deepen = replace(stage, name="depth", hidden_weight=1.0)
         return cls(**{**widths, "depths": (0.5, 0.75), "deepen": deepen, **changes})
 
-    def shortened(self, share: float) -> Self:
+    def scale_epochs(self, share: float) -> Self:
         """With this share of the epochs of the training of all, too."""
         elastic, deepen = (
             replace(stage, epochs=stage.epochs * share) for stage in (self.elastic, self.deepen)
         )
-        shorter = super().shortened(share) if self.stages else self
+        shorter = super().scale_epochs(share) if self.stages else self
         return replace(shorter, elastic=elastic, deepen=deepen)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
@@ -197,20 +197,20 @@ class ElasticSearch(StagedMethod):
                     f"of {units} {space}: give one number from 0 to {units} per layer"
                 )
 
-    def idle(self) -> Mapping[str, str]:
+    def inactive(self) -> Mapping[str, str]:
         """Where widths are given, what would choose them."""
-        idle = dict(super().idle())
+        inactive = dict(super().inactive())
         if self.shares:
             of_path = ("cost_power", "sizes", "smallest", "search_steps")
-            idle |= dict.fromkeys(of_path, "shares cut all layers alike")
+            inactive |= dict.fromkeys(of_path, "shares cut all layers alike")
         if not self.depths:
-            idle |= dict.fromkeys(("deepen", "depth"), "there are no depths")
+            inactive |= dict.fromkeys(("deepen", "depth"), "there are no depths")
         if self._all_given():
             of_choice = ("target_ratio", "tolerance", "search_steps")
-            idle |= dict.fromkeys(of_choice, "all widths are given")
+            inactive |= dict.fromkeys(of_choice, "all widths are given")
         if not self._searches():
-            idle |= dict.fromkeys(("flops_weight", "grad_rescale"), "no masks are searched")
-        return idle
+            inactive |= dict.fromkeys(("flops_weight", "grad_rescale"), "no masks are searched")
+        return inactive
 
     def _widths(self) -> dict[str, tuple[int, ...]]:
         given = {"heads": self.heads, "ffn": self.ffn}

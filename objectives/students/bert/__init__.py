@@ -23,11 +23,11 @@ from objectives.students.family import Family
 
 _PER_LAYER_NAMES = ("qk_head_dim", "v_head_dim", *INPUTS, *BITS_OF_LAYER, "dropped", "ranks")
 _CUT = ("per_layer_config", "embedding_bits", "pooler_bits", "full_vocab_size", "sublayers")
-"""Settings that only the configuration of a cut model has."""
+"""Entries that only the configuration of a cut model has."""
 
 
 class BertFamily(Family):
-    """It can predict all costs, and is cut from a larger model."""
+    """BERT's family: all costs can be predicted, and models are cut from a larger one."""
 
     @property
     def model_types(self) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class BertFamily(Family):
         return architecture.vocabulary
 
     def exported(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Convert to transformers' BERT where all layers are alike."""
+        """Convert to transformers' BERT if all layers are alike."""
         if not isinstance(model, PrunedBertForSequenceClassification):
             return model
         plain = plain_bert(model)
@@ -56,7 +56,7 @@ class BertFamily(Family):
     def unpruned(
         self, models: Sequence[PreTrainedModel], layers: int | None
     ) -> PreTrainedModel | None:
-        """Build a model of the first model's width; None if that is no cut model."""
+        """Build an unpruned model of the first model's width; None if it is no cut model."""
         config = models[0].config
         if not isinstance(config, PrunedBertConfig):
             return None

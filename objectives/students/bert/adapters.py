@@ -1,7 +1,4 @@
-"""Adapters that turn classifiers which compute what BERT does into BERTs. Three differences stand
-in the configuration: `pooler_act`, `embedding_size` and `position_buckets`. Checked against
-transformers 5.23; tests hold that logits agree. Dropout stays BERT's: a teacher is fine-tuned
-before it is adapted."""
+"""Adapters that turn classifiers which compute what BERT does into BERTs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -42,21 +39,21 @@ _FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """Which of a checkpoint's fields and weights are which of BERT's."""
+    """Mapping of a checkpoint's fields and weights to BERT's."""
 
     head: tuple[str, ...]
-    """Weights that only a classifier of texts has."""
+    """Weights that only a text classifier has."""
     weights: Mapping[str, str] = field(default_factory=dict)
-    """Pieces of weights' names to BERT's; each is replaced in turn."""
+    """Parts of weights' names to BERT's; each is replaced in turn."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Fields of BERT's configuration that have another name."""
+    """Names of fields that differ from BERT's configuration."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of BERT's configuration that have no name but a value."""
+    """Values of fields that the checkpoint's configuration does not have."""
     first_position: Callable[[PreTrainedConfig], int] = lambda config: 0
-    """The row of the position embeddings that the first token gets."""
+    """Row of the position embeddings of the first token."""
 
     def config(self, config: PreTrainedConfig) -> BertConfig:
-        """The configuration as BERT's."""
+        """Convert a configuration to BERT's."""
         names = {name: self.fields.get(name, name) for name in _FIELDS if name not in self.fixed}
         fields = {name: getattr(config, theirs) for name, theirs in names.items()}
         fields |= self.fixed
@@ -70,7 +67,7 @@ class Adapter:
         return BertConfig(**fields)
 
     def state(self, weights: Mapping[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
-        """The weights of a classifier under BERT's names."""
+        """Rename the weights of a classifier to BERT's names."""
         state = {}
         for name, weight in weights.items():
             for theirs, ours in self.weights.items():
@@ -149,11 +146,11 @@ ADAPTERS = {
         first_position=lambda config: 2,  # whatever the id of padding
     ),
 }
-"""By `model_type`. TinyBERT, MiniLM and their like are "bert"."""
+"""Adapters by `model_type`. TinyBERT, MiniLM and the like are "bert"."""
 
 
 class RelativeSelfAttention(BertSelfAttention):
-    """BERT's attention, with relative positions."""
+    """BERT's attention with relative positions."""
 
     def __init__(self, config: BertConfig):
         super().__init__(config)  # type: ignore[no-untyped-call]
@@ -172,8 +169,8 @@ class RelativeSelfAttention(BertSelfAttention):
 
 
 class AdaptedBert(BertForSequenceClassification):
-    """BERT's classifier, but for what `pooler_act`, `embedding_size` and `position_buckets` of its
-    config say."""
+    """BERT's classifier with `pooler_act`, `embedding_size` and `position_buckets` of its
+    config."""
 
     def __init__(self, config: BertConfig):
         super().__init__(config)
@@ -186,14 +183,15 @@ class AdaptedBert(BertForSequenceClassification):
 
 
 def settings_of(config: BertConfig) -> dict[str, Any]:
-    """The fields of a configuration that decide, beside the weights, what a model computes and
+    """Fields of a configuration that decide, beside the weights, what a model computes and
     learns."""
     names = (*_FIELDS, "pooler_act", "embedding_size")
     return {name: getattr(config, name, None) for name in names}
 
 
 def as_bert(model: PreTrainedModel) -> BertForSequenceClassification:
-    """A classifier of transformers as a BERT that gives the same logits; a BERT as it is."""
+    """Convert a classifier of transformers to a BERT with the same logits; a BERT stays as it
+    is."""
     if isinstance(model, BertForSequenceClassification):
         return model
     adapter = ADAPTERS[model.config.model_type]

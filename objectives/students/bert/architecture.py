@@ -1,4 +1,4 @@
-"""BERT's architecture: the answer of a search, as sorted lists of the units that survive."""
+"""Architecture of a cut BERT: sorted lists of the units that survive."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ _OF_MODEL = ("embedding_bits", "vocabulary")
 """Entries of an architecture that belong to no layer."""
 
 SPACES_OF_LAYERS = ("heads", "ffn", "qk", "v", "input", "input_qkv")
-"""The kinds of units that lie in a layer."""
+"""Kinds of units within a layer."""
 
 SPACES = (*SPACES_OF_LAYERS, "layers")
 """The kinds of units that can be searched.
@@ -35,7 +35,7 @@ SizeOf = TypeVar("SizeOf", covariant=True)
 
 @dataclass(frozen=True)
 class BertShape:
-    """The sizes of an unpruned BERT classifier that decide what can be cut and what it costs."""
+    """Sizes of an unpruned BERT classifier that decide what can be cut and its cost."""
 
     layers: int
     hidden: int
@@ -44,13 +44,13 @@ class BertShape:
     ffn: int
     labels: int
     embedding: int | None = None
-    """Size of the embeddings where they are projected to the hidden size."""
+    """Size of the embeddings if they are projected to the hidden size."""
     buckets: int | None = None
-    """Numbers that a head has for relative positions, where it has any."""
+    """Buckets of relative positions of a head, if it has any."""
 
 
 def units_of(shape: BertShape, space: str) -> tuple[int, ...]:
-    """The shape of a space's units in one layer: what alpha, masks and scores end in."""
+    """Shape of a space's units in one layer, the last dimensions of alpha, masks and scores."""
     return {
         "heads": (shape.heads,),
         "ffn": (shape.ffn,),
@@ -63,8 +63,7 @@ def units_of(shape: BertShape, space: str) -> tuple[int, ...]:
 
 
 class Widths(NamedTuple, Generic[SizeOf]):
-    """How much of one layer is left: all that its cost depends on; ints if exact, tensors if
-    expected."""
+    """Remaining widths of one layer, which decide its cost: ints if exact, tensors if expected."""
 
     heads: SizeOf
     query_key: SizeOf
@@ -77,22 +76,22 @@ class Widths(NamedTuple, Generic[SizeOf]):
     value_inputs: SizeOf
     ffn: SizeOf
     layers: SizeOf
-    """1, or 0 of a layer that is gone with its biases and norms; then nothing else counts."""
+    """1, or 0 for a layer that is dropped with its biases and norms, so that nothing else
+    counts."""
 
 
 @dataclass(frozen=True)
 class LayerUnits:
-    """Units of one layer that survive: ascending indices into the unpruned layer; None is all of
-    them."""
+    """Surviving units of one layer: ascending indices into the unpruned layer; None means all."""
 
     # None is the only way to say all; a layer without heads also has it for what belongs to heads.
 
     heads: tuple[int, ...]
     ffn: tuple[int, ...]
     query_key: tuple[tuple[int, ...], ...] | None = None
-    """For each kept head the dimensions of Q and K that are left: equally many, at least one."""
+    """Kept dimensions of Q and K of each kept head: equally many, at least one."""
     value: tuple[tuple[int, ...], ...] | None = None
-    """For each kept head the dimensions of V that are left: equally many, at least one."""
+    """Kept dimensions of V of each kept head: equally many, at least one."""
     query_inputs: tuple[int, ...] | None = None
     """Dimensions of the hidden state that Q reads: at least one."""
     key_inputs: tuple[int, ...] | None = None
@@ -104,9 +103,9 @@ class LayerUnits:
     attention_bits: int | None = None
     """Bits of each number of Q, K, V and of the attention."""
     halves: int | None = None
-    """How many matrices of `weight_bits` add up to each weight of the layer; None: it is one."""
+    """Number of matrices of `weight_bits` that add up to each weight of the layer; None: one."""
     dropped: bool | None = None
-    """True: the layer is gone with its biases and norms, and gives what enters it."""
+    """True: the layer is dropped with its biases and norms, and passes its input on."""
     ranks: tuple[int, ...] | None = None
     """Rank of each weight of the layer as a product of two factors, in the order of
     `linears.LINEARS`; 0: one matrix. None: all are one matrix."""
@@ -148,16 +147,16 @@ class LayerUnits:
 
     @property
     def bits_of_a_weight(self) -> int | None:
-        """Bits of a weight, all its halves together; None: it is not quantised."""
+        """Bits of a weight, all its halves together; None: not quantised."""
         return self.weight_bits and self.weight_bits * (self.halves or 1)
 
     def rank(self, index: int) -> int:
-        """Rank of the weight at this index of `linears.LINEARS`; 0 of one matrix, and beyond
+        """Rank of the weight at this index of `linears.LINEARS`; 0 for one matrix, and beyond
         them."""
         return self.ranks[index] if self.ranks and index < len(self.ranks) else 0
 
     def widths(self, shape: BertShape) -> Widths[int]:
-        """How much is left of a layer of `shape`."""
+        """Remaining widths of a layer of `shape`."""
         heads = len(self.heads)
 
         def over_heads(rows: tuple[tuple[int, ...], ...] | None) -> int:
@@ -180,23 +179,23 @@ class LayerUnits:
 
 @dataclass(frozen=True)
 class BertArchitecture:
-    """Which units survive in each layer. A layer may keep no head, no FFN neuron, or neither,
-    or be dropped."""
+    """Architecture of a cut BERT: the units that survive in each layer. A layer may keep no head,
+    no FFN neuron, or neither, or be dropped."""
 
     layers: tuple[LayerUnits, ...]
     embedding_bits: int | None = None
     """Bits of each number of the embeddings of words and positions; None: not quantised."""
     vocabulary: int | None = None
-    """Word pieces that are left, those that the task uses most; None: all."""
+    """Number of kept word pieces, those that the task uses most; None: all."""
     order: str | None = None
-    """Order of the sublayers: "s" is the attention of the next layer that had none yet, "f" its
-    FFN, once for each layer. None is "sf" repeated, and the only way to say so."""
+    """Order of the sublayers: "s" is the next layer's attention, "f" the next layer's FFN, each
+    once for every layer. None is "sf" repeated, which has no other spelling."""
     shape: BertShape | None = field(default=None, compare=False, repr=False)
-    """Shape of the model that it is cut from, where known; not in its JSON."""
+    """Shape of the unpruned model, if known; not in its JSON."""
 
     @classmethod
     def full(cls, shape: BertShape) -> "BertArchitecture":
-        """The architecture that keeps every unit of `shape`."""
+        """Architecture that keeps every unit of `shape`."""
         return cls.from_masks(shape, {})
 
     @classmethod
@@ -216,12 +215,12 @@ class BertArchitecture:
         }
 
     def widths(self, shape: BertShape) -> tuple[Widths[int], ...]:
-        """How much is left of each layer of a model of `shape`."""
+        """Remaining widths of each layer of a model of `shape`."""
         return tuple(layer.widths(shape) for layer in self.layers)
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
-        """Units left in each layer by the names of `Widths`; also layers, bits and ranks where they
-        are cut."""
+        """Remaining units of each layer by the names of `Widths`; also layers, bits and ranks if
+        cut."""
         sizes = {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
         if self.shape is not None:
             of_layers = zip(*self.widths(self.shape), strict=True)
@@ -242,22 +241,22 @@ class BertArchitecture:
 
     @property
     def low_rank(self) -> bool:
-        """Some of its weights are two factors."""
+        """Whether some weights are products of two factors."""
         return any(layer.ranks for layer in self.layers)
 
     @property
     def has_bits(self) -> bool:
-        """Some of its weights have few bits."""
+        """Whether some weights are quantised."""
         return self.embedding_bits is not None or any(layer.weight_bits for layer in self.layers)
 
     @property
     def pooler_bits(self) -> int | None:
-        """Bits of the pooler's weight: as many as the layer that has most."""
+        """Bits of the pooler's weight: the most of any layer."""
         return self._of_pooler().weight_bits
 
     @property
     def pooler_halves(self) -> int | None:
-        """The pooler's weight is split as that of this layer is."""
+        """Halves of the pooler's weight: those of the layer with most bits."""
         return self._of_pooler().halves
 
     def _of_pooler(self) -> LayerUnits:
@@ -268,8 +267,8 @@ class BertArchitecture:
     def with_bits(
         self, weights: Sequence[int], inputs: Sequence[int], embeddings: int
     ) -> "BertArchitecture":
-        """Give each layer bits for weights and inputs, and the word embeddings; `FULL_BITS` stands
-        for none."""
+        """Copy with bits for weights and inputs of each layer, and for the embeddings; `FULL_BITS`
+        means not quantised."""
         # A layer whose weights are not quantised rounds no inputs, and none is split.
 
         if self.low_rank and min(weights) < FULL_BITS:
@@ -306,8 +305,8 @@ class BertArchitecture:
         return tuple(len(layer.ffn) for layer in self.layers)
 
     def check(self, shape: BertShape) -> None:
-        """Raise UserError unless this fits `shape`. Two that pass are equal where they keep the
-        same units."""
+        """Raise UserError unless this fits `shape`. Two valid architectures are equal if and only
+        if they keep the same units."""
         if len(self.layers) != shape.layers:
             raise UserError(
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
@@ -381,7 +380,7 @@ class BertArchitecture:
 
 
 def sandwich(layers: int, k: int) -> str:
-    """The order of a sandwich transformer, s^k (sf)^(layers - k) f^k (Press et al. 2020)."""
+    """Order of a sandwich transformer, s^k (sf)^(layers - k) f^k (Press et al. 2020)."""
     return "s" * k + "sf" * (layers - k) + "f" * k
 
 
@@ -441,7 +440,7 @@ def _indices(mask: Sequence[bool]) -> tuple[int, ...]:
 
 
 def _to_tuples(units: Any) -> Any:
-    """Lists of a JSON document as tuples, their members as ints; null stays None."""
+    """Convert lists of a JSON document to tuples of ints; null stays None."""
     if isinstance(units, list):
         return tuple(_to_tuples(member) for member in units)
     return None if units is None else int(units)

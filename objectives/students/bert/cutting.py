@@ -1,4 +1,4 @@
-"""From an unpruned classifier to the cut model, and how much is left of either."""
+"""Cut an unpruned classifier to a smaller model, and read the widths of either."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ def count_labels(config: PreTrainedConfig) -> int:
 
 
 def shape_of(config: PreTrainedConfig) -> BertShape:
-    """The shape of an unpruned BERT classifier."""
+    """Read the shape of an unpruned BERT classifier."""
     return BertShape(
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
@@ -41,7 +41,7 @@ def shape_of(config: PreTrainedConfig) -> BertShape:
 
 
 def widths_of(config: BertConfig) -> tuple[Widths[int], ...]:
-    """How much is left of each layer of a classifier, cut or not."""
+    """Widths of each layer of a classifier, cut or not."""
     if isinstance(config, PrunedBertConfig):
         return tuple(_widths(layer) for layer in config.of_layers())
     shape = shape_of(config)
@@ -103,11 +103,11 @@ def cut(
 def _cut_layer(
     weights: Mapping[str, Tensor], prefix: str, layer: LayerUnits, head_dim: int
 ) -> dict[str, Tensor]:
-    """The weights of a layer that change their shape, and the buffers that it gains."""
+    """Weights of a layer that change their shape, and the buffers that it gains."""
     device = weights[prefix + "output.dense.weight"].device
 
     def kept(axis: str) -> Tensor | None:
-        """Places of what stays along an axis; None if that is all."""
+        """Kept indices along an axis; None if all stay."""
         indices = getattr(layer, axis, None)
         if axis in PER_HEAD:
             rows = (range(head_dim),) * len(layer.heads) if indices is None else indices

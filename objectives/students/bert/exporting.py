@@ -1,4 +1,4 @@
-"""A cut model as transformers' own class, where it is one; models and tokenizers on a disk."""
+"""Convert a cut model to transformers' own class, if it has one; write models and tokenizers."""
 
 import errno
 from pathlib import Path
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from transformers import Pipeline, Trainer  # two seconds
 
 InMemory: TypeAlias = "tuple[PreTrainedModel, PreTrainedTokenizerBase] | Trainer | Pipeline"
-"""A model of this process, with its tokenizer."""
+"""Model in memory, with its tokenizer."""
 
 _OWN_NAMES = ("model_type", "architectures", "per_layer_config", "head_dim", "full_vocab_size")
-"""Entries of a cut model's configuration that BERT's lacks or spells otherwise."""
+"""Entries of a cut model's configuration that BERT's lacks or spells differently."""
 _LAYERS = "bert.encoder.layer."
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:
-    """`save_pretrained`; OSError if the disk refuses, for which safetensors has its own error."""
+    """Save a model. Raises OSError if the disk refuses, for which safetensors has its own error."""
     try:
         model.save_pretrained(folder)
     except SafetensorError as error:
@@ -45,7 +45,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """`save_pretrained`; OSError if the disk refuses, for which tokenizers has no error at all."""
+    """Save a tokenizer. Raises OSError if the disk refuses, which tokenizers does not report."""
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:
@@ -53,8 +53,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def save_in(folder: Path, model: InMemory) -> Path:
-    """Save a model of this process below a folder, named by its content; nothing is written twice.
-    Raises UserError for anything but a classifier and its tokenizer."""
+    """Save a model in memory below a folder, named by its content and written once. Raises
+    UserError for anything but a classifier and its tokenizer."""
     from objectives.students.bert.pretrained import Checkpoint  # it loads datasets
 
     network = model[0] if isinstance(model, tuple) else getattr(model, "model", None)
@@ -80,7 +80,7 @@ def save_in(folder: Path, model: InMemory) -> Path:
 
 
 def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceClassification | None:
-    """The model as transformers' own class; None where BERT has no name for it."""
+    """Convert to transformers' own class; None if BERT has no such model."""
     # BERT knows one number of FFN neurons for all layers, at least one, heads that fill the hidden
     # size, and no pooler, embeddings, order of sublayers or relative positions but its own.
     config, widths = model.config, widths_of(model.config)

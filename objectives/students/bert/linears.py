@@ -1,4 +1,4 @@
-"""The one table of a layer's weights: which units lie along which axis of which weight.
+"""Table of a layer's weights: which units lie along which axis of which weight.
 
 Whatever cuts, pads, masks, ranks or counts units reads it here. With the sizes of an architecture
 it is the list of all matmuls of a model, from which costs are summed.
@@ -14,7 +14,7 @@ _Count = TypeVar("_Count", bound=Any)
 
 
 class Linear(NamedTuple):
-    """A weight of an encoder layer, (outputs, inputs), with its bias; axes are named by `Widths` or
+    """Weight of an encoder layer, (outputs, inputs), with its bias; axes are named by `Widths` or
     "hidden"."""
 
     # Cutting a unit removes the rows that make it, with their biases, and the columns that read it.
@@ -33,12 +33,12 @@ LINEARS = (
     Linear("output.dense", "hidden", "ffn"),
 )
 POSITION_BIAS = Linear("attention.self.position_bias", "heads", "buckets")
-"""A weight without a bias that multiplies nothing; only models of MPNet's kind have it."""
+"""Weight without a bias that multiplies nothing; only MPNet has it."""
 PRODUCTS = (
     Linear("attention.scores", "tokens", "query_key"),
     Linear("attention.context", "value", "tokens"),
 )
-"""Q K^T and attention times V, all heads together: one factor is an activation, no weight."""
+"""Q K^T and attention times V, of all heads: one factor is an activation instead of a weight."""
 
 AXES = {
     "heads": ("query_key", "value"),
@@ -48,16 +48,16 @@ AXES = {
     "input": ("query_inputs", "key_inputs", "value_inputs"),
     "input_qkv": ("query_inputs", "key_inputs", "value_inputs"),
 }
-"""Along which axes the units of a space lie."""
+"""Axes along which the units of each space lie."""
 _ALWAYS = 6
-"""Numbers for each dimension of the hidden state that a layer has whatever is cut from it: two
-biases of what is added to it, and two norms."""
+"""Parameters for each dimension of the hidden state that every layer keeps: two output biases, and
+two norms."""
 PER_HEAD, INPUTS = AXES["heads"], AXES["input"]
 """Axes that run over the dimensions of one head after another, and axes of the hidden state."""
 
 
 class Matmul(NamedTuple):
-    """Vectors of one sequence times a matrix, (outputs, inputs)."""
+    """Product of the vectors of one sequence with a matrix (outputs, inputs)."""
 
     name: str
     """Name of the module with the weight, or of an activation."""
@@ -65,7 +65,7 @@ class Matmul(NamedTuple):
     outputs: int
     inputs: int
     weight: bool
-    """The matrix is a weight with a bias, no activation."""
+    """Whether the matrix is a weight with a bias instead of an activation."""
     weight_bits: int | None = None
     """Bits of each number of the matrix, all its halves together; None: not quantised."""
     input_bits: int | None = None
@@ -75,19 +75,19 @@ class Matmul(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Count the numbers of the matrix, or of its factors."""
+        """Number of entries of the matrix, or of its factors."""
         if self.rank:
             return self.rank * (self.outputs + self.inputs)
         return self.outputs * self.inputs
 
     @property
     def flops(self) -> int:
-        """Twice its multiply-accumulates."""
+        """FLOPs: twice the multiply-accumulates."""
         return 2 * self.vectors * self.numbers
 
     @property
     def params(self) -> int:
-        """Numbers of the weight and its bias."""
+        """Number of parameters of the weight and its bias."""
         return self.numbers + self.outputs if self.weight else 0
 
 
@@ -118,7 +118,7 @@ def matmuls(architecture: BertArchitecture, shape: BertShape, seq_len: int) -> l
 
 
 def numbers_saved(architecture: BertArchitecture, shape: BertShape) -> int:
-    """How many fewer numbers its weights have than if none were of low rank."""
+    """Number of parameters that low rank saves."""
     if not architecture.low_rank:
         return 0
     products = matmuls(architecture, shape, 1)
@@ -147,7 +147,7 @@ def areas(
 def _terms(
     linears: tuple[Linear, ...], bias: int, fixed: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[int, list[int], int], ...]:
-    """Places among `Widths` of a width and of those that it is multiplied by, and a number."""
+    """Indices in `Widths` of a width and of those that it is multiplied by, and a number."""
     sizes, terms = dict(fixed), dict[str, tuple[list[int], list[int]]]()
     for _, outputs, inputs in linears:
         makes, other = (inputs, outputs) if outputs in sizes else (outputs, inputs)

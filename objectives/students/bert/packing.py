@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 WEIGHT_BITS = (8, 4, 2, 1)
-"""Bits that a code may have."""
+"""Possible bits of a code."""
 INPUT_BITS = (8, 4)
-"""To which the numbers that enter a weight may be rounded."""
+"""Possible bits of the inputs of a weight."""
 LARGEST = {8: 127, 4: 7, 2: 1, 1: 1}
-"""The largest code; the smallest is its negative."""
+"""Largest code by bits; the smallest is its negative."""
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Codes (rows, columns) of any dtype as bytes (rows, columns x bits / 8, rounded up), uint8."""
+    """Pack codes (rows, columns) of any dtype into bytes (rows, columns x bits / 8, rounded up),
+    uint8."""
     digits = (codes + LARGEST[bits]) // (2 if bits == 1 else 1)  # from 0 on
     each = 8 // bits
     padded = nn.functional.pad(digits.to(torch.uint8), (0, -codes.shape[1] % each))
@@ -26,7 +27,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, columns: int) -> Tensor:
-    """The codes (rows, columns) of what `pack` gave, as float32."""
+    """Unpack codes (rows, columns) of `pack` to float32."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
     digits = ((packed[..., None] >> shifts) & (2**bits - 1)).flatten(-2)[..., :columns]
     codes: Tensor = digits.float() * (2 if bits == 1 else 1) - LARGEST[bits]
@@ -34,8 +35,8 @@ def unpack(packed: Tensor, bits: int, columns: int) -> Tensor:
 
 
 def rounded_inputs(inputs: Tensor, bits: int) -> Tensor:
-    """Each vector (the last axis) on a grid of 2^bits equal steps from its least to its largest
-    number, 0 among them; float32."""
+    """Round each vector (the last axis) to 2^bits equal steps from its least to its largest number,
+    including 0; float32."""
     inputs = inputs.float()
     low, high = inputs.amin(-1, keepdim=True).clamp_max(0), inputs.amax(-1, keepdim=True)
     step = ((high.clamp_min(0) - low) / (2**bits - 1)).clamp_min(torch.finfo(torch.float32).tiny)
@@ -45,8 +46,8 @@ def rounded_inputs(inputs: Tensor, bits: int) -> Tensor:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer, (width, inputs), of few bits; it `selects` the inputs that the buffer
-    `inputs` names."""
+    """Quantised linear layer, (width, inputs); it `selects` the inputs that the buffer `inputs`
+    names."""
 
     # A weight of several `halves` is their sum: the rows of one, then those of the next.
 
@@ -72,11 +73,11 @@ class PackedLinear(nn.Module):
         self.register_buffer("inputs", torch.zeros(inputs, dtype=torch.long) if selects else None)
         self.bias = nn.Parameter(torch.zeros(width))
         self._made: tuple[Tensor, Tensor, tuple[int, int] | None, Tensor] | None = None
-        """Codes, scale, the versions of the two, and the weight that was made from them."""
+        """Codes, scale, the versions of both, and the weight unpacked from them."""
 
     @property
     def weight(self) -> Tensor:
-        """The weight (width, inputs), float32, unpacked once for its codes and scale."""
+        """Weight (width, inputs), float32, cached until its codes or scale change."""
         # A tensor's version counts its edits in place; one from torch's inference mode has none, so
         # its weight is made each time. torch.compile reads no version: a compiled model learns of a
         # loaded state alone.
@@ -109,7 +110,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedEmbedding(nn.Module):
-    """Embeddings (tokens, size) of few bits; rows are made as they are looked up."""
+    """Quantised embeddings (tokens, size); rows are unpacked as they are looked up."""
 
     codes: Tensor
     scale: Tensor

@@ -1,5 +1,5 @@
-"""Relative positions as MPNet has them: to each attention score its head adds a number that depends
-on how far the key lies from the query. Exports carry a copy: this file imports torch alone."""
+"""Relative positions of MPNet: each head adds to an attention score a number that depends on the
+distance from query to key. Exports carry a copy: this file imports torch alone."""
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ def buckets_of(length: int, device: torch.device) -> Tensor:
 
 
 class PositionBias(nn.Module):
-    """A number for each head and bucket, (heads, buckets)."""
+    """Bias for each head and bucket, (heads, buckets)."""
 
     def __init__(self, heads: int, buckets: int):
         super().__init__()

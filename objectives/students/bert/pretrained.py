@@ -41,29 +41,29 @@ from objectives.students.loading import (
 )
 
 Classifier: TypeAlias = BertForSequenceClassification | PrunedBertForSequenceClassification
-"""A BERT with pooler and classifier, unpruned or cut."""
+"""BERT with pooler and classifier, unpruned or cut."""
 
 
 def is_cut(model: Classifier) -> TypeGuard[PrunedBertForSequenceClassification]:
-    """Whether units may be gone from it."""
+    """Whether a model is a cut one."""
     return isinstance(model, PrunedBertForSequenceClassification)
 
 
 SEVERAL: Final = "multi_label_classification"
-"""Name in transformers for the problem of a text with several labels."""
+"""Problem type in transformers for several labels a text."""
 _TOKENIZERS = (
     *("tokenizer.json", "vocab.txt", "vocab.json"),
     *("sentencepiece.bpe.model", "spiece.model", "spm.model"),
 )
 _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twice"
-"""Text that tokenizers of one vocabulary read differently: case, accents, characters, marks,
+"""Text that tokenizers of one vocabulary may split differently: case, accents, characters, marks,
 spaces."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A classifier, or a model that one can be made of: a folder or a name on the hub, read once
-    when it is first asked for something."""
+    """Checkpoint of a classifier, or of a model that can become one: a folder or a name on the hub.
+    Properties are read on first use and cached."""
 
     name: str
 
@@ -73,7 +73,7 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """Configuration of any kind. Raises UserError if there is none."""
+        """Configuration of any model type. Raises UserError if there is none."""
         try:
             config: PreTrainedConfig = AutoConfig.from_pretrained(
                 self.name, trust_remote_code=False
@@ -107,7 +107,8 @@ class Checkpoint:
         return config
 
     def bert_config(self) -> BertConfig:
-        """A new BERT configuration of it. Raises UserError unless it computes what BERT does."""
+        """Convert its configuration to a new one of BERT. Raises UserError unless it computes what
+        BERT does."""
         config = deepcopy(self.config)
         if differs := self._no_bert:
             raise self.refusal(
@@ -143,7 +144,7 @@ class Checkpoint:
 
     @property
     def longest(self) -> int | None:
-        """The most tokens that it reads; None if nothing bounds them."""
+        """Largest number of tokens that it reads; None if unbounded."""
         config = self.bert_config() if self.is_bert else self.config
         most = getattr(config, "max_position_embeddings", None)
         return most if most is not None and most > 0 else None  # XLNet says -1
@@ -154,12 +155,12 @@ class Checkpoint:
 
     @property
     def has_mlm_head(self) -> bool:
-        """Whether it can fill in masked words: it holds the head of pretraining."""
+        """Whether it has the masked-LM head."""
         return "cls.predictions.transform.dense.weight" in self._weights
 
     @cached_property
     def has_classifier(self) -> bool:
-        """Whether it holds a classifier of texts. Raises UserError for another kind."""
+        """Whether it has a text classifier. Raises UserError for another kind of model."""
         if self._architecture.endswith("ForSequenceClassification"):
             return True
         if adapter := ADAPTERS.get(self.config.model_type):
@@ -221,7 +222,7 @@ class Checkpoint:
         return load(type(empty), self.name, empty.config, new_head=new_head, only_check=only_check)
 
     def _empty(self) -> PreTrainedModel:
-        """A classifier of texts of its kind, without weights."""
+        """Text classifier of its model type, without weights."""
         try:
             with torch.device("meta"), no_init_weights():
                 model: PreTrainedModel = AutoModelForSequenceClassification.from_config(
@@ -243,17 +244,18 @@ class Checkpoint:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether there is one beside the weights."""
+        """Whether a tokenizer lies beside the weights."""
         return any(find(self.name, name) for name in _TOKENIZERS)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Tokenizer beside the weights. Raises UserError if none can be loaded."""
+        """Tokenizer beside the weights. Raises UserError if it cannot be loaded."""
         return self._read_tokenizer[0]
 
     @cached_property
     def _read_tokenizer(self) -> tuple[PreTrainedTokenizerBase, Sequence[str]]:
-        """The tokenizer, and its warnings: without some package it may read otherwise."""
+        """Load the tokenizer and collect its warnings, as without some package it may read
+        differently."""
         # Without its files transformers would make up a tokenizer that knows no word.
         if not self.has_tokenizer:
             raise self.refusal(f"it has no tokenizer ({_listed(_TOKENIZERS, 'or')})")
@@ -293,11 +295,11 @@ class Checkpoint:
 
     @property
     def _vocabulary(self) -> float:
-        """How many tokens it has embeddings of; CANINE reads any."""
+        """Number of tokens with embeddings; unbounded for CANINE."""
         return getattr(self.config.get_text_config(), "vocab_size", None) or math.inf
 
     def check_token(self, tokenizer: PreTrainedTokenizerBase, last: int) -> None:
-        """Raise UserError if it has no embedding of the token of this number."""
+        """Raise UserError if it has no embedding for this token id."""
         if last >= self._vocabulary:
             raise self.refusal(
                 f"its vocab_size is {self._vocabulary:,}, but the tokenizer gives the token "
@@ -321,11 +323,12 @@ class Checkpoint:
 
     @property
     def unnamed(self) -> bool:
-        """Whether nobody named the outputs of its classifier: LABEL_0, LABEL_1, ..."""
+        """Whether the classifier's outputs have no names: LABEL_0, LABEL_1,"""
         return self.outputs == [f"LABEL_{output}" for output in range(len(self.outputs))]
 
     def label_order(self, label_names: Sequence[str], *, several: bool = False) -> list[int]:
-        """Output of its classifier for each label; UserError for a label that it does not know."""
+        """Index of the classifier's output for each label. Raises UserError for an unknown
+        label."""
         # They match by name. Names that nobody set (LABEL_0, LABEL_1, ...), labels 0, 1, ... and
         # the one output of a regression match by index.
         outputs, kind = self.outputs, self.config.problem_type
@@ -368,14 +371,14 @@ class Checkpoint:
 
     @property
     def fingerprint_with_tokenizer(self) -> str:
-        """Hash of `fingerprint`, the tokenizer's vocabulary and how it reads a line."""
+        """Hash of `fingerprint`, the tokenizer's vocabulary, and its reading of a sample text."""
         # Not the tokenizer's files, which each version of transformers writes in its own way.
         vocabulary, line = self.tokenizer.get_vocab(), self.tokenizer(_PROBE)["input_ids"]
         return content_key({"model": self.fingerprint, "vocabulary": vocabulary, "line": line})
 
     @property
     def license(self) -> str | None:
-        """License that the model card beside it names, or None."""
+        """License in its model card, or None."""
         if (card := find(self.name, "README.md")) is None:
             return None
         try:
@@ -388,7 +391,7 @@ class Checkpoint:
 def named_outputs(
     checkpoints: Sequence[Checkpoint], label_names: Sequence[str], *, several: bool
 ) -> list[str]:
-    """Names that students give the labels: those of the first checkpoint that somebody named."""
+    """Names of the labels for students: those of the first checkpoint with named outputs."""
     for checkpoint in checkpoints:
         if checkpoint.has_classifier and not checkpoint.unnamed:
             order = checkpoint.label_order(label_names, several=several)
@@ -399,7 +402,7 @@ def named_outputs(
 def take_outputs(
     model: BertForSequenceClassification, order: Sequence[int], names: Sequence[str]
 ) -> None:
-    """Leave a classifier these of its outputs, in this order and under these names."""
+    """Select and rename outputs of a classifier, in this order."""
     for weight in model.classifier.parameters():
         weight.data = weight.data[list(order)]
     model.num_labels = model.classifier.out_features = len(order)

@@ -1,8 +1,4 @@
-"""The cut model: a BERT classifier whose layers may differ in every width but the hidden size. A
-plain transformers model: weights bear BERT's names, widths stand in `per_layer_config`. A layer
-without heads or FFN adds only a bias, one that is `dropped` nothing; a buffer `inputs` says which
-dimensions Q, K or V read. Exports carry copies of this file, `packing` and
-`position_bias`."""
+"""Cut model: a BERT classifier whose layers may differ in every width but the hidden size."""
 
 import copy
 from collections import OrderedDict
@@ -24,8 +20,7 @@ from .position_bias import PositionBias, buckets_of
 
 
 class PrunedBertConfig(BertConfig):
-    """A BERT configuration whose widths differ by layer; fields are silent where nothing was
-    cut."""
+    """BERT configuration whose widths differ by layer; fields are left out if nothing was cut."""
 
     # `head_dim` is that of the unpruned model and does not follow from the number of heads; its
     # root scales the scores.
@@ -47,17 +42,17 @@ class PrunedBertConfig(BertConfig):
     embedding_size: ClassVar[int | None] = None
     """Size of the embeddings, which are then projected to the hidden size; None: the same."""
     position_buckets: ClassVar[int | None] = None
-    """Numbers that a head has for relative positions; None: it has none."""
+    """Buckets of relative positions of a head; None: no relative positions."""
     weight_bits: ClassVar[int | None] = None
     """Bits of each weight of a layer; None: float32."""
     input_bits: ClassVar[int | None] = None
-    """To which what enters a weight of the layer is rounded; None: not at all."""
+    """Bits of the inputs of the layer's weights; None: not quantised."""
     attention_bits: ClassVar[int | None] = None
-    """To which Q, K, V and the attention of the layer are rounded; None: not at all."""
+    """Bits of Q, K, V and the attention of the layer; None: not quantised."""
     halves: ClassVar[int | None] = None
-    """How many matrices of these bits add up to each weight of a layer; None: it is one."""
+    """Number of matrices of these bits that add up to each weight of a layer; None: one."""
     dropped: ClassVar[bool | None] = None
-    """The layer is not there: it gives what enters it."""
+    """Whether the layer is dropped and passes its input on."""
     ranks: ClassVar[list[int] | None] = None
     """Ranks of Q, K, V, the output of the attention, and the two weights of the FFN as products of
     two factors; 0, or None: one matrix."""
@@ -71,10 +66,10 @@ class PrunedBertConfig(BertConfig):
     """Order of the sublayers: "s" is the next layer's attention, "f" its FFN; None: "sf"
     repeated."""
     full_vocab_size: ClassVar[int | None] = None
-    """Word pieces of the model that it was cut from, where it lost some; it computes nothing."""
+    """Word pieces of the unpruned model, if some were removed; it computes nothing."""
 
     def of_layers(self) -> list["PrunedBertConfig"]:
-        """The configuration of each layer, with its own numbers of heads, neurons, dimensions."""
+        """Configuration of each layer, with its numbers of heads, neurons, dimensions."""
         layers: Any = self.per_layer_config
         if isinstance(layers, dict):  # before transformers 5.14 these are what config.json says
             sizes = [layers.get(str(n), {}) for n in range(self.num_hidden_layers)]
@@ -85,7 +80,7 @@ class PrunedBertConfig(BertConfig):
 
 
 class ProjectedEmbeddings(BertEmbeddings):
-    """Embeddings that are narrower than the hidden states, as ELECTRA's."""
+    """Embeddings that are narrower than the hidden states, as in ELECTRA."""
 
     def __init__(self, config: BertConfig):
         narrow = copy.copy(config)
@@ -99,7 +94,7 @@ class ProjectedEmbeddings(BertEmbeddings):
 
 
 def embeddings_of(config: BertConfig) -> BertEmbeddings:
-    """New embeddings, as narrow as the configuration says."""
+    """Make embeddings of the configuration's size."""
     projected = getattr(config, "embedding_size", None) is not None
     embeddings = ProjectedEmbeddings(config) if projected else BertEmbeddings(config)
     if (bits := getattr(config, "embedding_bits", None)) is not None:
@@ -110,7 +105,7 @@ def embeddings_of(config: BertConfig) -> BertEmbeddings:
 
 
 def pooler_of(config: BertConfig) -> BertPooler:
-    """A new pooler, with the activation that the configuration says."""
+    """Make a pooler with the configuration's activation."""
     pooler = BertPooler(config)
     pooler.activation = ACT2FN[getattr(config, "pooler_act", "tanh")]
     if (bits := getattr(config, "pooler_bits", None)) is not None:
@@ -120,22 +115,22 @@ def pooler_of(config: BertConfig) -> BertPooler:
 
 
 class Projection(nn.Linear):
-    """A linear layer that may have no inputs or no outputs (torch's own warns when it fills one);
+    """Linear layer that may have no inputs or no outputs (torch's own warns when it fills one);
     filled by transformers' weight initialisation or by a checkpoint."""
 
     def reset_parameters(self) -> None:
         pass
 
     def forward(self, units: Tensor) -> Tensor:
-        """Without inputs the bias is all it gives: a copy, as a view of a weight is taken for one
-        that asks for gradients, whatever the mode."""
+        """Apply the layer. Without inputs return a copy of the bias, as a view of a weight would
+        count as one that needs gradients in any mode."""
         if not self.in_features:
             return self.bias.expand(*units.shape[:-1], -1).clone()
         return super().forward(units)
 
 
 class InputProjection(Projection):
-    """A linear layer that reads the dimensions `inputs` of its input."""
+    """Linear layer that reads the dimensions `inputs` of its input."""
 
     inputs: Tensor
 
@@ -150,8 +145,7 @@ class InputProjection(Projection):
 def projection(
     config: PrunedBertConfig, index: int, inputs: int, width: int, *, selects: bool = False
 ) -> nn.Module:
-    """A linear layer with the bits and the rank at its `index` that a layer's configuration
-    says."""
+    """Make a linear layer with the bits and the rank, at `index`, of a layer's configuration."""
     # torch's own wherever that is possible: quantisers look for its type.
     if config.ranks and (rank := config.ranks[index]):
         reduce, expand = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, width)
@@ -165,7 +159,7 @@ def projection(
 
 
 class PrunedBertOutput(nn.Module):
-    """Project what the units of a block give back to the hidden size, add the residual, norm."""
+    """Project the units of a block to the hidden size, add the residual, norm."""
 
     def __init__(self, config: PrunedBertConfig, index: int, width: int):
         super().__init__()
@@ -174,14 +168,14 @@ class PrunedBertOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, units_BSW: Tensor, residual_BSD: Tensor) -> Tensor:
-        """Where the block has no units its bias is all it adds."""
+        """Apply the output; a block without units adds only its bias."""
         projected = self.dense(units_BSW)
         normed: Tensor = self.LayerNorm(self.dropout(projected) + residual_BSD)
         return normed
 
 
 class PrunedBertAttention(nn.Module):
-    """Self-attention over the heads that are left. `config` is the layer's own."""
+    """Self-attention over the kept heads. `config` is the layer's own."""
 
     def __init__(self, config: PrunedBertConfig):
         super().__init__()
@@ -230,7 +224,7 @@ class PrunedBertAttention(nn.Module):
 
 
 class PrunedBertLayer(GradientCheckpointingLayer):
-    """Encoder layer: attention, then the FFN neurons that are left. `config` is its own."""
+    """Encoder layer: attention, then the kept FFN neurons. `config` is its own."""
 
     def __init__(self, config: PrunedBertConfig):
         super().__init__()
@@ -249,7 +243,7 @@ class PrunedBertLayer(GradientCheckpointingLayer):
         sublayers: str = "sf",
         buckets_SS: Tensor | None = None,
     ) -> Tensor:
-        """Both, or one alone: the attention, "s", or the FFN, "f"."""
+        """Apply both sublayers, or only the attention, "s", or the FFN, "f"."""
         if "s" in sublayers:
             hidden_BSD = self.attention(hidden_BSD, mask_B11S, buckets_SS)
         if "f" in sublayers:
@@ -261,7 +255,8 @@ class PrunedBertLayer(GradientCheckpointingLayer):
 
 
 class PrunedBertForSequenceClassification(BertPreTrainedModel):
-    """A cut BERT with pooler and classifier, as BERT's own classifier, but without attentions."""
+    """Cut BERT with pooler and classifier, like BERT's own classifier, without attention
+    outputs."""
 
     config_class = PrunedBertConfig
     supports_gradient_checkpointing = True
@@ -338,7 +333,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         return output
 
     def _turns(self) -> Iterator[tuple[nn.Module, str]]:
-        """The layers, or one sublayer of each after the other."""
+        """Layers, or sublayers in the configured order."""
         layers = [*self.bert.get_submodule("encoder.layer").children()]
         if self.config.sublayers is None:
             yield from zip(layers, ["sf"] * len(layers), strict=True)
@@ -354,7 +349,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         self.bert.set_submodule("embeddings.word_embeddings", value)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save like transformers does; an exported model takes its code with it."""
+        """Save as transformers does; an exported model takes its code along."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if getattr(self.config, "auto_map", None):
             custom_object_save(self, save_directory)
@@ -369,8 +364,8 @@ def _eager_attention(
     scale: float,
     bits: int | None,
 ) -> Tensor:
-    """Attention in plain matmuls, which `FlopCounterMode` sees (on the CPU it misses sdpa's); their
-    factors rounded to this many bits, if any."""
+    """Attention in plain matmuls, which `FlopCounterMode` counts (on the CPU it misses sdpa's);
+    factors are rounded to this many bits, if any."""
 
     def rounded(factor: Tensor) -> Tensor:
         return factor if bits is None else rounded_inputs(factor, bits)

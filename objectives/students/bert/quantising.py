@@ -20,15 +20,15 @@ from objectives.students.bert.pruned_bert import (
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 ROUNDED_EMBEDDINGS = (WORDS, "bert.embeddings.position_embeddings.weight")
-"""Names of those that may have few bits."""
+"""Names of the embeddings that may be quantised."""
 BITS_OF_LAYER = ("weight_bits", "halves", "input_bits", "attention_bits")
 """Bits that a layer of an architecture and of a configuration has."""
 _OF_MODEL = ("embedding_bits", "pooler_bits", "pooler_halves")
-"""Bits that an architecture and a configuration have outside the layers."""
+"""Entries on bits of an architecture and a configuration outside the layers."""
 _THRESHOLD = 0.7
 """Threshold as a share of the mean of |w|: below it a ternary weight is 0."""
 _CLIPS = {8: (1.0,), 4: (1.0, 0.8, 0.6)}
-"""Where the largest code may lie, as shares of max |w|. Six shares leave 2 to 6% less error."""
+"""Candidates for the largest code, as shares of max |w|. Six shares leave 2 to 6% less error."""
 
 
 def codes_of(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ def _codes(weight: Tensor, scale: Tensor, bits: int) -> Tensor:
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:
-    """The weight (..., rows, columns) as its codes and scales give it."""
+    """Quantise and dequantise a weight (..., rows, columns)."""
     codes, scale = codes_of(weight, bits)
     return codes * scale
 
@@ -65,8 +65,8 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 def quantised(
     model: PrunedBertForSequenceClassification, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """Pack the model to the bits of its architecture, on the CPU in eval mode; without any, return
-    it."""
+    """Pack the model to the bits of its architecture, on the CPU in eval mode; return it unchanged
+    if there are none."""
     # The pooler has the bits of the layer that has most; classifier, biases, norms and token types
     # stay. Weights in halves have twice the rows: see `splitting`.
     if not architecture.has_bits:
@@ -86,7 +86,7 @@ def quantised(
 
 
 def round_embeddings(model: PreTrainedModel, bits: int | None) -> None:
-    """Give a model that is not quantised embeddings as these bits keep them; None leaves them."""
+    """Quantise and dequantise the embeddings of a float32 model; None leaves them."""
     if bits is not None:
         for name in ROUNDED_EMBEDDINGS:
             weight = model.get_parameter(name)
@@ -94,8 +94,8 @@ def round_embeddings(model: PreTrainedModel, bits: int | None) -> None:
 
 
 def keep_pieces(model: PrunedBertForSequenceClassification, pieces: Sequence[int]) -> None:
-    """Leave the word embeddings of these ids, ascending and the padding's among them, in a model
-    that is not quantised; their places are the new ids."""
+    """Keep the word embeddings of these ids, ascending and with the padding's, in a float32 model;
+    their indices are the new ids."""
     weight = model.get_parameter(WORDS).detach()
     rows = weight[torch.tensor(pieces, device=weight.device)]
     padding = pieces.index(model.config.pad_token_id or 0)
@@ -125,7 +125,7 @@ def dense(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def rounds_inputs(model: PreTrainedModel) -> bool:
-    """Whether what enters its weights or its attention has few bits, which `dense` leaves out."""
+    """Whether inputs of its weights or its attention are quantised, which `dense` leaves out."""
     if not isinstance(model, PrunedBertForSequenceClassification):
         return False
     return any(layer.input_bits or layer.attention_bits for layer in model.config.of_layers())
@@ -134,8 +134,8 @@ def rounds_inputs(model: PreTrainedModel) -> bool:
 def emptied(
     config: BertConfig, changes: Mapping[str, int | None], of_layers: Sequence[Mapping[str, Any]]
 ) -> PrunedBertForSequenceClassification:
-    """A model of this configuration with other bits or ranks, in evaluation mode, its weights not
-    set."""
+    """Make a model of this configuration with other bits or ranks, in evaluation mode, its weights
+    not set."""
 
     def changed(fields: Mapping[str, Any], changes: Mapping[str, int | None]) -> dict[str, Any]:
         return {name: value for name, value in {**fields, **changes}.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Where the students start: the teacher, some layers of it, or a checkpoint of their own."""
+"""Start of the students: the teacher, some layers of it, or another checkpoint."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from objectives.students.bert.pretrained import SEVERAL, Checkpoint, take_output
 
 
 def same_tokens(*checkpoints: Checkpoint) -> bool:
-    """Whether these have one vocabulary: what one reads the other reads."""
+    """Whether the checkpoints share a vocabulary, so that each can read the other's tokens."""
     sizes = {checkpoint.config.vocab_size for checkpoint in checkpoints}
     first, *others = (checkpoint.tokenizer.get_vocab() for checkpoint in checkpoints)
     return len(sizes) == 1 and all(vocabulary == first for vocabulary in others)
@@ -46,7 +46,7 @@ def load_student(
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:
-    """Raise UserError unless these are layers of a teacher that has this many, in their order."""
+    """Raise UserError unless these are layers, ascending, of a teacher with this many."""
     if not layers or list(layers) != sorted({*range(count)} & {*layers}):
         raise UserError(
             f"student_layers is {layers}; it must be ascending layers of the teacher, "
@@ -57,7 +57,8 @@ def check_layers(layers: Sequence[int], count: int) -> None:
 def keep_layers(
     teacher: BertForSequenceClassification, layers: Sequence[int]
 ) -> BertForSequenceClassification:
-    """These layers of the teacher, with its embeddings, pooler and classifier; frozen."""
+    """Build a frozen classifier of these layers of the teacher, with its embeddings, pooler and
+    classifier."""
     config = type(teacher.config).from_dict(
         {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
     )

@@ -21,7 +21,7 @@ from .recurrence import over_tokens
 
 
 class CellConfig(PreTrainedConfig):
-    """Sizes of a cell, and its graph."""
+    """Configuration of a cell: its sizes and its graph."""
 
     model_type = "cell"
 
@@ -43,7 +43,7 @@ class CellConfig(PreTrainedConfig):
     window: int = 0
     """Tokens and states in the means that `reads` reads."""
     max_position_embeddings: int = 512
-    """Tokens that it is meant to read at most. It has no positions: convolutions tell the order."""
+    """Largest intended number of tokens. A cell has no positions: convolutions tell the order."""
     pad_token_id: int | None = 0
 
 
@@ -61,7 +61,7 @@ class CellBlock(nn.Module):
         self.operation = Formula(width, operation) if formula else OPERATIONS[operation](width)
 
     def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-        """Padding becomes 0."""
+        """Apply the block; padding becomes 0."""
         changed: Tensor = self.operation(self.LayerNorm(hidden_BSD) * mask_BS1, mask_BS1)
         return changed * mask_BS1
 
@@ -79,11 +79,11 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": lambda hidden_BSD, mask_BS1: hidden_BSD.masked_fill(mask_BS1 == 0, FAR).amax(1),
     "min": lambda hidden_BSD, mask_BS1: hidden_BSD.masked_fill(mask_BS1 == 0, -FAR).amin(1),
 }
-"""Over the tokens, (B, D)."""
+"""Poolings over the tokens, to (B, D)."""
 
 
 class CellForSequenceClassification(PreTrainedModel):
-    """A classifier of texts or pairs of texts; takes what BERT's does."""
+    """Classifier of texts or pairs of texts; takes BERT's inputs."""
 
     config_class = CellConfig
     accepts_loss_kwargs = False  # a mean over the batch, which a Trainer divides if it accumulates
@@ -152,7 +152,7 @@ class CellForSequenceClassification(PreTrainedModel):
         return output
 
     def _states(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> list[Tensor]:
-        """All states of the graph, the first one given."""
+        """Compute all states of the graph from the first one."""
         states, blocks = [hidden_BSD], iter(self.blocks)
         for node in self.graph.nodes:
             parts = [
@@ -177,7 +177,7 @@ class CellForSequenceClassification(PreTrainedModel):
     def embedded(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The first state (B, S, D), 0 at padding, and the mask (B, S, 1) of 1 and 0."""
+        """First state (B, S, D), 0 at padding, and the mask (B, S, 1) of 1 and 0."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         hidden_BSD = self.words(input_ids) + self.types(types)
@@ -190,7 +190,7 @@ class CellForSequenceClassification(PreTrainedModel):
         return hidden_BSD * mask_BS1, mask_BS1
 
     def classified(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-        """The logits (B, C) of a last state."""
+        """Logits (B, C) of a last state."""
         read = [POOLINGS[name](hidden_BSD, mask_BS1) for name in self.config.pooling]
         logits: Tensor = self.classifier(self.pooler(self.LayerNorm(torch.cat(read, -1))).tanh())
         return logits
@@ -202,7 +202,7 @@ class CellForSequenceClassification(PreTrainedModel):
         self.words = value
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save like transformers does; an exported model takes its code with it."""
+        """Save as transformers does; an exported model takes its code along."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if getattr(self.config, "auto_map", None):
             custom_object_save(self, save_directory)

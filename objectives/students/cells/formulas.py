@@ -27,9 +27,10 @@ BINARY = ("add", "matmul", "cosine", "euclidean")
 OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 """Number of operands by function."""
 LONGEST = 2_000
-"""Characters of a formula."""
+"""Largest number of characters of a formula."""
 _SMOOTH = 1e-3
-"""Under the root of a Euclidean distance: no gradient is infinite at 0, and no rounding shows."""
+"""Added under the root of a Euclidean distance: no gradient is infinite at 0, and no rounding
+shows."""
 
 
 def is_formula(operation: str) -> bool:
@@ -38,15 +39,15 @@ def is_formula(operation: str) -> bool:
 
 
 def applied(function: str, *operands: str) -> str:
-    """A function of formulas, in its one spelling: `add` has its operands in alphabetical order,
-    and `neg` and `transpose` undo themselves."""
+    """Apply a function to formulas, in canonical form: operands of `add` are sorted, and `neg` and
+    `transpose` undo themselves."""
     if function in ("neg", "transpose") and operands[0].startswith(f"{function}("):
         return operands[0][len(function) + 1 : -1]
     return f"{function}({','.join(sorted(operands) if function == 'add' else operands)})"
 
 
 def formula_shape(function: str, shapes: Sequence[str]) -> str | None:
-    """The sides of a function of matrices, "nd" for n x d; None where it has no value."""
+    """Shape of a function of matrices, "nd" for n x d; None if it is not defined."""
     first, last = shapes[0], shapes[-1]
     if function == "add":
         return first if first == last else None
@@ -61,15 +62,15 @@ class Part(NamedTuple):
     """A part of a formula."""
 
     function: str
-    """Or an input, which has no operands."""
+    """Function, or an input, which has no operands."""
     operands: tuple[str, ...]
     shape: str
-    """Its sides."""
+    """Its shape."""
 
 
 def parts_of(text: str) -> dict[str, Part]:
-    """The parts of a formula by how they are written, each after its operands. Raises ValueError
-    for what is no formula, for another spelling of one, and for more than `LONGEST` characters."""
+    """Parts of a formula by their text, each after its operands. Raises ValueError for anything but
+    a formula in canonical form, and for more than `LONGEST` characters."""
     if len(text) > LONGEST:
         raise ValueError(f"it has {len(text):,} characters; at most {LONGEST:,} are read")
     parts: dict[str, Part] = {}

@@ -1,4 +1,4 @@
-"""A genotype: what a search chose at each place of a cell."""
+"""Genotype: the choices of a search that define a cell."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from objectives.students.cells.operations import HEAD_DIM, OPERATIONS, POSITION_
 
 @dataclass(frozen=True)
 class Genotype:
-    """The architecture of a `CellForSequenceClassification`."""
+    """Architecture of a `CellForSequenceClassification`."""
 
     width: int
     """D, dimensions of its hidden states: a multiple of `HEAD_DIM`."""
@@ -77,12 +77,12 @@ class Genotype:
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The operations of the model's blocks, in their order."""
+        """Operations of the model's blocks, in order."""
         names = [name for node in self.graph.nodes for name in node.operations]
         return tuple(name for name in (*self.reads, *names) if name not in (IDENTITY, NONE))
 
     def config(self) -> dict[str, Any]:
-        """The fields of a `CellConfig` that this genotype sets."""
+        """Fields of a `CellConfig` that this genotype sets."""
         return {
             "hidden_size": self.width,
             "operations": self.operations,
@@ -93,7 +93,8 @@ class Genotype:
         }
 
     def _recurrence(self) -> dict[str, Any]:
-        """Only where it is: what was written before there were recurrent cells stays as it is."""
+        """Fields of a recurrent cell; empty for others, so that documents from before these are
+        unchanged."""
         reads = {"reads": self.reads, "window": self.window} if self.reads else {}
         return {"recurrent": True, **reads} if self.recurrent else {}
 
@@ -118,7 +119,7 @@ class Genotype:
             raise UserError(f"this is not a genotype: {text[:80]!r}") from error
 
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
-        """The width of each block, under the name of its operation; 0 where it has another."""
+        """Width of each block, by the name of its operation; 0 if it has another."""
         names = ["formula" if is_formula(name) else name for name in self.blocks]
         return {
             name: tuple(self.width if name == block else 0 for block in names)
@@ -127,7 +128,7 @@ class Genotype:
 
 
 def check_operations(names: Sequence[str]) -> None:
-    """Raises UserError for the first that is no operation, `IDENTITY` or `NONE`."""
+    """Raise UserError for the first name that is no operation, `IDENTITY` or `NONE`."""
     check_names("operation", [n for n in names if not is_formula(n)], [*OPERATIONS, IDENTITY, NONE])
     for name in filter(is_formula, names):
         try:
@@ -137,7 +138,7 @@ def check_operations(names: Sequence[str]) -> None:
 
 
 def check_names(kind: str, names: Sequence[str], allowed: Sequence[str]) -> None:
-    """Raises UserError for the first name that is not known."""
+    """Raise UserError for the first unknown name."""
     for name in names:
         if name not in allowed:
             raise UserError(
@@ -147,7 +148,7 @@ def check_names(kind: str, names: Sequence[str], allowed: Sequence[str]) -> None
 
 
 def check_position_wise(names: Sequence[str]) -> None:
-    """Raises UserError for the first operation that a recurrent cell cannot have."""
+    """Raise UserError for the first operation that a recurrent cell cannot have."""
     allowed = (*POSITION_WISE, IDENTITY, NONE)
     for name in names:
         if name not in allowed:

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 NONE = "none"
-"""The operation that gives nothing: what it is done on is not read."""
+"""Operation without output: its input is not read."""
 IDENTITY = "identity"
-"""The operation that gives what it is done on."""
+"""Operation that returns its input."""
 COMBINATIONS = ("add", "mean", "product")
-"""How a node makes one state of those that its operations give."""
+"""Combinations of the results of a node's operations."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """An operation on each of some states, and a combination of the results."""
+    """Node: an operation on each of some states, and a combination of the results."""
 
     inputs: tuple[int, ...]
-    """States that it reads, by their numbers; all lie before it."""
+    """Numbers of the states that it reads, all before it."""
     operations: tuple[str, ...]
     """Operations on each input."""
     combination: str = "add"
@@ -34,7 +34,7 @@ class Node:
 
     @property
     def edges(self) -> tuple[tuple[int, str], ...]:
-        """Each state that it reads, and what it does with it."""
+        """Each state that it reads, with the operation on it."""
         return tuple(zip(self.inputs, self.operations, strict=True))
 
 
@@ -44,7 +44,7 @@ class _Edge(NamedTuple):
     state: int
     operation: str
     source: tuple[int, int] = (0, 0)
-    """Number of the node among the nodes as they were spelt, and of the edge in it."""
+    """Number of the node in the original spelling, and of the edge in it."""
 
 
 _Edges = dict[int, tuple[str, list[_Edge]]]
@@ -53,14 +53,14 @@ _Edges = dict[int, tuple[str, list[_Edge]]]
 
 @dataclass(frozen=True)
 class Graph:
-    """A cell: nodes over its inputs."""
+    """Cell: nodes over its inputs."""
 
     nodes: tuple[Node, ...] = ()
     inputs: int = 1
-    """States that the cell is given."""
+    """Number of input states of the cell."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no graph."""
+        """Raise ValueError for an invalid graph."""
         for number, node in enumerate(self.nodes):
             states = range(self.inputs + number)
             if not node.inputs or len(node.inputs) != len(node.operations):
@@ -77,12 +77,13 @@ class Graph:
 
     @classmethod
     def chain(cls, operations: Sequence[str]) -> "Graph":
-        """Each node adds what its operation makes of the state before it to that state."""
+        """Make a chain: each node adds its operation's result on the state before it to that
+        state."""
         rows = enumerate(operations)
         return cls(tuple(Node((place, place), (name, IDENTITY)) for place, name in rows))
 
     def as_chain(self) -> tuple[str, ...] | None:
-        """The operations of a canonical graph that is a `chain`; None of any other."""
+        """Operations of a canonical graph that is a `chain`; else None."""
         names: list[str] = []
         for place, node in enumerate(self.nodes):
             rest = Counter(node.operations) - Counter([IDENTITY])
@@ -92,22 +93,22 @@ class Graph:
         return tuple(names) if self.inputs == 1 and Graph.chain(names).canonical() == self else None
 
     def outputs(self, every: bool = False) -> tuple[int, ...]:
-        """The states that the output is the mean of: those of nodes that nobody reads, or of every
-        node; where no node gives anything, the last input."""
+        """States whose mean is the output: those of nodes that no node reads, or of every node;
+        without any live node, the last input."""
         live = self._live()
         read = {edge.state for _, edges in live.values() for edge in edges}
         return tuple(s for s in live if every or s not in read) or (self.inputs - 1,)
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Number of nodes on the longest way to each state."""
+        """Number of nodes on the longest path to each state."""
         depths = [0] * self.inputs
         for node in self.nodes:
             depths.append(1 + max(depths[state] for state in node.inputs))
         return tuple(depths)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """The nodes as JSON has them."""
+        """Nodes for JSON."""
         return [
             {"inputs": [*n.inputs], "operations": [*n.operations], "combination": n.combination}
             for n in self.nodes
@@ -119,7 +120,7 @@ class Graph:
         return cls(tuple(Node(**node) for node in nodes), inputs)
 
     def canonical(self) -> "Graph":
-        """The one spelling of all graphs that are this model."""
+        """Canonical form of all graphs that define the same model."""
         # Without what gives nothing and nodes that only pass a state on, inputs in order, and of
         # all orders of the nodes the one that comes first.
         return self.with_sources()[0]
@@ -142,7 +143,7 @@ class Graph:
         return Graph(tuple(nodes), self.inputs), tuple(sources)
 
     def _live(self) -> _Edges:
-        """The nodes that give something, without the edges that do not."""
+        """Nodes with an output, without edges that have none."""
         live: _Edges = {}
         for number, node in enumerate(self.nodes):
             edges = [
@@ -156,7 +157,7 @@ class Graph:
         return live
 
     def _kept(self) -> _Edges:
-        """The nodes that are left without those that only pass a state on."""
+        """Live nodes, without those that only pass a state on."""
         live = self._live()
         while (idle := next((s for s in live if self._passes_on(s, live)), None)) is not None:
             _, edges = live.pop(idle)
@@ -167,7 +168,7 @@ class Graph:
         return live
 
     def _passes_on(self, state: int, live: _Edges) -> bool:
-        """Whether without this node its readers, or the output, would be the same."""
+        """Whether its readers, or the output, would be the same without this node."""
         combination, edges = live[state]
         if any(edge.operation != IDENTITY for edge in edges):
             return False
@@ -203,8 +204,8 @@ def _first_order(nodes: _Edges, inputs: int) -> list[int]:
 
 
 def _colours(nodes: _Edges, placed: Mapping[int, int]) -> dict[int, int]:
-    """Colour refinement (Weisfeiler & Leman 1968): numbers of states that do not hang on their
-    spelling."""
+    """Colour refinement (Weisfeiler & Leman 1968): numbers of states that do not depend on their
+    order."""
     # Two states of one number can change places in every cell that is small enough to be one.
     colours = {**dict.fromkeys(nodes, len(nodes) + len(placed)), **placed}
     while True:

@@ -1,4 +1,4 @@
-"""A set of cells that a strategy chooses from, place by place."""
+"""Search space of cells: named places, each with its choices."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from objectives.students.cells.operations import READS, WINDOWS
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSpace:
-    """All cells of some nodes and operations."""
+    """Search space of all cells of some nodes and operations."""
 
     nodes: PositiveInt = 3
     """Nodes of a cell. >= 1."""
@@ -25,11 +25,12 @@ class GraphSpace:
     combinations: tuple[str, ...] = ("add",)
     """Combinations of the nodes."""
     inputs: PositiveInt = 1
-    """States that a cell is given: what the last cells before it gave, or else the first state."""
+    """Number of input states of a cell: the outputs of the last cells before it, or else the first
+    state."""
     output: Literal["unread", "all"] = "unread"
     """Nodes whose mean is the output of a cell."""
     cells: tuple[int, ...] = (1,)
-    """How many cells, all alike, may follow one another, rising."""
+    """Possible numbers of equal cells in a row, ascending."""
     reads: tuple[str, ...] = ()
     """Operations of a recurrent cell on each of `operations.READS` (ESS, Li et al. 2020); empty: it
     reads the token and the state before it as they are."""
@@ -54,7 +55,7 @@ class GraphSpace:
 
     @cached_property
     def all_places(self) -> Mapping[str, tuple[Any, ...]]:
-        """The choices at each place, also where there is one alone."""
+        """Choices at each place, including places with a single choice."""
         places: dict[str, tuple[Any, ...]] = {}
         for number in range(self.nodes):
             states = tuple(range(self.inputs + number))
@@ -70,15 +71,15 @@ class GraphSpace:
 
     @cached_property
     def places(self) -> Mapping[str, tuple[Any, ...]]:
-        """The choices at each place where there are several."""
+        """Choices at each place with several."""
         return {place: all_ for place, all_ in self.all_places.items() if len(all_) > 1}
 
     def weights(self, numbers: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
-        """Numbers over the choices of all places, 1 for the only choice of a place."""
+        """Weights over the choices of all places, 1 for a single choice."""
         return {**{place: [1.0] for place in self.all_places}, **numbers}
 
     def edges_of(self, number: int) -> int:
-        """How many edges a node has, the first of number 0."""
+        """Number of edges of a node; nodes count from 0."""
         return self.edges or self.inputs + number
 
     def operations_of(self, number: int) -> tuple[str, ...]:
@@ -87,7 +88,8 @@ class GraphSpace:
         return tuple(f"nodes[{number}].operations[{edge}]" for edge in edges)
 
     def cell(self, choices: Mapping[str, Any]) -> Graph:
-        """The cell of some choices as it is spelt; where there is none, the first is taken."""
+        """Cell of some choices, not in canonical form; the first choice stands for a missing
+        one."""
         choices = {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
         nodes = []
         for number in range(self.nodes):
@@ -100,14 +102,14 @@ class GraphSpace:
         return Graph(tuple(nodes), self.inputs)
 
     def unrolled(self, choices: Mapping[str, Any]) -> Graph:
-        """All cells of some choices as one graph with one input, as it is spelt."""
+        """All cells of some choices as one graph with one input, not in canonical form."""
         # After the nodes of a cell a node passes its output on: the number of node n of cell c is
         # c x (nodes + 1) + n.
         return self.repeated(self.cell(choices), int(choices.get("cells", self.cells[0])))
 
     def repeated(self, cell: Graph, cells: int) -> Graph:
-        """This many cells, all alike, as `unrolled` puts them together; the cell has the inputs of
-        the space, but need not be one of it."""
+        """Chain this many equal cells as `unrolled` does; the cell has the space's inputs, but need
+        not be one of it."""
         outputs = cell.outputs(self.output == "all")
         passed = Node(outputs, (IDENTITY,) * len(outputs), "mean")
         nodes: list[Node] = []
@@ -130,7 +132,7 @@ class GraphSpace:
         return Graph(tuple(nodes))
 
     def graph(self, choices: Mapping[str, Any]) -> Graph:
-        """The model of some choices.
+        """Canonical graph of some choices.
 
         Args:
             choices: one of each place.
@@ -141,7 +143,7 @@ class GraphSpace:
         return self.unrolled(choices).canonical()
 
     def choices(self, cell: Graph) -> dict[str, Any]:
-        """The choices whose cell this one is.
+        """Choices that define this cell.
 
         Args:
             cell: with as many inputs as the space has.
@@ -173,12 +175,12 @@ class GraphSpace:
         return {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
 
     def reads_of(self, choices: Mapping[str, Any]) -> tuple[str, ...]:
-        """Operations of a recurrent cell on each of `READS`; none if the space has none."""
+        """Operations of a recurrent cell on each of `READS`; empty if the space has none."""
         reads = [place for place in self.all_places if place.startswith("reads[")]
         return tuple(choices.get(place, self.all_places[place][0]) for place in reads)
 
     def drawn(self, random: Random) -> dict[str, Any]:
-        """Choices at random, each place for itself, each choice as likely."""
+        """Draw choices uniformly and independently."""
         return {place: random.choice(all_) for place, all_ in self.all_places.items()}
 
     def one_hot(self, choices: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -191,8 +193,8 @@ class GraphSpace:
 
 
 def needed_cells(inputs: int, read: Collection[int], last: Sequence[bool]) -> list[bool]:
-    """Whether each cell is part of a model that ends with one of the `last`; of the states that a
-    cell reads, `read`, the first are the outputs of as many cells before it."""
+    """Whether each cell is used by a model that ends with one of the `last`; the first of the
+    states that a cell reads, `read`, are the outputs of as many cells before it."""
     needed = [*last]
     for cell in reversed(range(len(needed))):
         for state in range(inputs) if needed[cell] else ():

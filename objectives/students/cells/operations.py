@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 HEAD_DIM = 16
-"""Dimensions of a head of an attention. Widths are multiples of it."""
+"""Dimensions of an attention head. Widths are multiples of it."""
 FAR = -1e4
-"""Below all hidden states, for padding that must not be a maximum."""
+"""Value below all hidden states, for padding that must not be a maximum."""
 
 
 class GatedConvolution(nn.Module):
@@ -166,7 +166,7 @@ class Pooling(nn.Module):
 
 
 def neighbours(hidden_BSD: Tensor, kernel: int, beyond: float) -> Tensor:
-    """Each position beside those around it, (B, S, D, kernel), which is odd."""
+    """Window of each position, (B, S, D, kernel) with an odd kernel."""
     around = kernel // 2
     padded = nn.functional.pad(hidden_BSD, (0, 0, around, around), value=beyond)
     length = hidden_BSD.shape[1]
@@ -186,9 +186,9 @@ READS = ("state", "tokens before", "token", "states before")
 """Inputs of a recurrent cell besides the last state and the token: the means of those before these.
 An operation acts on both of each pair, and the results are multiplied."""
 WINDOWS = READS[1::2]
-"""Where no operation may be: then the other of the pair stands alone."""
+"""Inputs that may have no operation; then the other of the pair stands alone."""
 POSITION_WISE = (*_ACTIVATIONS, "gated", "feed_forward")
-"""Operations that read each position for itself."""
+"""Operations that read each position separately."""
 OPERATIONS: dict[str, Callable[[int], nn.Module]] = {
     **{f"conv{kernel}": partial(GatedConvolution, kernel=kernel) for kernel in _KERNELS},
     "dilated5": partial(GatedConvolution, kernel=5, dilation=2),
@@ -208,4 +208,4 @@ OPERATIONS: dict[str, Callable[[int], nn.Module]] = {
     "max3": lambda width: Pooling("max"),
     "mean3": lambda width: Pooling("mean"),
 }
-"""Functions that make an operation of a width, by its name in a genotype."""
+"""Functions that make an operation of a width, by name."""

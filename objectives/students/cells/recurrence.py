@@ -1,4 +1,4 @@
-"""A recurrent cell: what goes from token to token.
+"""Recurrence of a cell over tokens.
 
 This file imports torch alone: an exported model carries a copy of it.
 """
@@ -16,7 +16,7 @@ _After = Callable[[Tensor, _Given], Tensor]
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _looped(after: _After, state: Tensor, rows: _Given) -> Tensor:
-    """The states of all rows, stacked. A compiler would write the loop out, in minutes."""
+    """States of all rows, stacked. A compiler would unroll the loop, in minutes."""
     states = []
     for given in zip(*(row.unbind() for row in rows), strict=True):
         state = after(state, given)

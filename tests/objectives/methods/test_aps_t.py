@@ -59,8 +59,8 @@ def test_what_does_not_move_keeps_its_units(problem: Problem, sharing: Any) -> N
     method = replace(QUICK, sharing=sharing, stages=(SEARCH,))
     found = search_alone(method, problem)
     assert len({point["sharing"] for point in found.curve}) == 1
-    assert "projection_rate" in method.idle()
-    assert "projection_rate" not in QUICK.idle()
+    assert "projection_rate" in method.inactive()
+    assert "projection_rate" not in QUICK.inactive()
 
 
 def test_a_score_is_less_where_a_candidate_costs_more_than_r(

@@ -165,8 +165,8 @@ def test_units_of_which_others_do_the_same_go_first(problem: Problem) -> None:
 
 
 def test_the_other_mixing_s_settings_are_idle() -> None:
-    assert "mu" in CrossDistillation(mixes="inputs").idle()
-    assert {"alpha", "beta"} <= set(CrossDistillation(mixes="losses").idle())
+    assert "mu" in CrossDistillation(mixes="inputs").inactive()
+    assert {"alpha", "beta"} <= set(CrossDistillation(mixes="losses").inactive())
 
 
 def linear_net_error(pairs: list[Pair], seed: int) -> float:

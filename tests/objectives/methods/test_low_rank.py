@@ -241,8 +241,8 @@ def test_what_does_not_go_together_is_refused(problem: Problem) -> None:
     latency = Latency(TINY, conditions, (0, 4), (0, 48), none, 0.0)
     with pytest.raises(UserError, match="no cost for units of low rank"):
         latency.exact(SOME)
-    assert {"tolerance", "input_bits"} == QUICK.idle().keys()
-    assert BARE.idle().keys() == {*QUICK.idle(), "batch_size", "precision"}
+    assert {"tolerance", "input_bits"} == QUICK.inactive().keys()
+    assert BARE.inactive().keys() == {*QUICK.inactive(), "batch_size", "precision"}
 
 
 def test_ranks_are_told_by_layer(problem: Problem) -> None:

@@ -309,9 +309,9 @@ def test_a_part_of_a_forward_pass_is_what_the_whole_does_there(problem: Problem)
 
 
 def test_what_does_nothing_is_named() -> None:
-    assert set(WHOLE.idle()) == {"tolerance"}
-    assert set(replace(WHOLE, modules=1).idle()) == {"tolerance", "parallel"}
-    assert replace(WHOLE, steps=100).shortened(0.25).steps == 25
+    assert set(WHOLE.inactive()) == {"tolerance"}
+    assert set(replace(WHOLE, modules=1).inactive()) == {"tolerance", "parallel"}
+    assert replace(WHOLE, steps=100).scale_epochs(0.25).steps == 25
 
 
 REM = replace(WHOLE, each="matrix", teacher_forcing=0.5)
@@ -390,4 +390,4 @@ def test_matrices_come_nearer_than_rounding_and_modules_nearer_still(problem: Pr
     assert error(modules) < error(matrix) < error(nearest)
     nothing = replace(REM, weight_bits=32, embedding_bits=32)
     assert search_alone(nothing, problem).curve == []
-    assert {"modules", "parallel", "teacher_forcing", "precision"} < set(matrix.idle())
+    assert {"modules", "parallel", "teacher_forcing", "precision"} < set(matrix.inactive())

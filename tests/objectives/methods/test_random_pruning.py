@@ -56,8 +56,8 @@ def test_layers_leave_whole(problem: Problem) -> None:
 
 def test_what_acts_in_stages_alone_is_idle_without(problem: Problem) -> None:
     bare = replace(QUICK, stages=())
-    assert bare.idle().keys() == {"batch_size", "precision", "tolerance", "input_bits"}
-    assert QUICK.idle().keys() == {"tolerance", "input_bits"}
+    assert bare.inactive().keys() == {"batch_size", "precision", "tolerance", "input_bits"}
+    assert QUICK.inactive().keys() == {"tolerance", "input_bits"}
     assert bare.choose(problem, 0) == replace(bare, batch_size=1).choose(problem, 0)
 
 

@@ -102,7 +102,7 @@ def test_the_paper_rounds_what_attends_and_learns_all_three_losses(problem: Prob
 
 
 def test_bits_of_the_attention_go_with_those_of_weights() -> None:
-    assert {"input_bits", "attention_bits"} <= set(TernaryBert(weight_bits=32).idle())
+    assert {"input_bits", "attention_bits"} <= set(TernaryBert(weight_bits=32).inactive())
     mixed = TernaryBert(weight_bits=(32, 2, 8), attention_bits=4)
     layers = mixed.in_bits(BertArchitecture.full(TINY)).layers
     assert [layer.attention_bits for layer in layers] == [None, 4, 4]

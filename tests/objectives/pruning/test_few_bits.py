@@ -142,5 +142,5 @@ def test_a_smaller_vocabulary_is_scored_in_its_own_tokens(workbench: Workbench) 
 def test_what_rounds_nothing_is_idle_and_a_search_rounds_nothing() -> None:
     with pytest.raises(UserError, match="'search': quantised=True is only for stages after"):
         Stage(name="search", epochs=1, searches=True, quantised=True)
-    assert "input_bits" in WHOLE.idle()
-    assert "input_bits" not in TERNARY.idle()
+    assert "input_bits" in WHOLE.inactive()
+    assert "input_bits" not in TERNARY.inactive()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from objectives.methods.cells.base.soft_search import Tensors, unrolled_gradients
-from objectives.strategies.soft_choices import ADABERT, SoftChoices, SoftSettings
+from objectives.strategies.soft_choices import ADABERT, GDAS, SoftChoices, SoftSettings
 
 PLACES = {"0->2": ("none", "conv", "pool"), "1->2": ("none", "conv", "pool"), "0->1": ("a", "b")}
 NODES = (("0->2", "1->2"), ("0->1",))
@@ -66,7 +66,7 @@ def test_gumbel_is_one_hot_forward_and_soft_backward(together: tuple[tuple[str, 
 
 def test_gumbel_draws_by_the_softmax_of_alpha_at_any_temperature() -> None:
     """A chi square of 2 degrees of freedom is above 13.8 with probability 0.001."""
-    made = SoftChoices({"x": ("a", "b", "c")}, 0, ADABERT)
+    made = SoftChoices({"x": ("a", "b", "c")}, 0, GDAS)
     with torch.no_grad():
         made.alpha["x"].copy_(torch.tensor([0.5, 0.3, 0.2]).log())
         counts = sum(made.weights(progress=0.5)["x"] for _ in range(3000))
@@ -75,8 +75,9 @@ def test_gumbel_draws_by_the_softmax_of_alpha_at_any_temperature() -> None:
 
 
 def test_temperatures_fall_from_one_end_to_the_other() -> None:
-    adabert = SoftChoices(PLACES, 0, ADABERT)
+    adabert, gdas = (SoftChoices(PLACES, 0, settings) for settings in (ADABERT, GDAS))
     assert [adabert.temperature(p) for p in (0, 0.5, 1)] == pytest.approx([1, 0.2**0.5, 0.2])
+    assert [gdas.temperature(p) for p in (0, 0.5, 1)] == pytest.approx([10, 5.05, 0.1])
 
 
 def test_it_proposes_the_largest_weights_first_and_then_draws() -> None:

@@ -97,13 +97,13 @@ def test_a_share_is_a_draw_of_the_seed_in_order() -> None:
 
 def test_epochs_are_multiplied() -> None:
     method = MaskSearch()
-    fewer = method.shortened(0.5)
+    fewer = method.scale_epochs(0.5)
     assert [stage.epochs for stage in fewer.stages] == [s.epochs / 2 for s in method.stages]
     assert replace(fewer, stages=method.stages) == method
-    assert method.shortened(1) == method
-    assert Quick().shortened(1) == Quick()
+    assert method.scale_epochs(1) == method
+    assert Quick().scale_epochs(1) == Quick()
     with pytest.raises(UserError, match="Quick trains nothing"):
-        Quick().shortened(0.5)
+        Quick().scale_epochs(0.5)
 
 
 @pytest.mark.parametrize("wrong", [{"data": 0}, {"data": 1.5}, {"epochs": 0}, {"max_length": 3}])

@@ -90,7 +90,7 @@ class CellChoice(SearchMethod):
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose a cell."""
 
-    def shortened(self, share: float) -> Self:
+    def scale_epochs(self, share: float) -> Self:
         """With this share of the epochs of the search and of those after it."""
         return replace(self, search_epochs=self.search_epochs * share, epochs=self.epochs * share)
 
@@ -201,10 +201,10 @@ class Aimed(CellChoice):
         """A cell without operations, recurrent or not."""
         return Genotype(self.width, recurrent=self.recurrent)
 
-    def idle(self) -> dict[str, str]:
+    def inactive(self) -> dict[str, str]:
         """Name the settings of the target where there is none."""
-        idle = dict.fromkeys(("tolerance", "flops_weight"), "target_ratio is None")
-        return idle if self.target_ratio is None else {}
+        inactive = dict.fromkeys(("tolerance", "flops_weight"), "target_ratio is None")
+        return inactive if self.target_ratio is None else {}
 
     def _flops_loss(self, net: SuperNet, weights: Weights, problem: Problem) -> Tensor:
         """lambda times the hinge loss of the expected FLOPs of a cell: a scalar, 0 in the band."""

@@ -110,7 +110,7 @@ def test_a_graph_that_is_a_row_of_blocks_is_that_row() -> None:
     row = CellSearch(operations=("none", "conv3", "gated"))
     graph = CellSearch(nodes=Graph.chain(["conv3", "none", "gated"]).nodes)
     assert graph.canonical() == row.canonical() == CellSearch(operations=("conv3", "gated"))
-    assert graph.idle() == dict.fromkeys(("operations[0]", "operations[1]"), "nodes are given")
+    assert graph.inactive() == dict.fromkeys(("operations[0]", "operations[1]"), "nodes are given")
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -176,7 +176,7 @@ def test_hurdles_may_be_static(problem: Problem, script: list[float]) -> None:
     found = search_alone(method, problem)
     assert script == []
     assert [p["step"] for p in found.curve if p["stage"] == "search"][-1] == 8
-    assert set(method.idle()) >= {"every", "population", "sample", "mutation"}
+    assert set(method.inactive()) >= {"every", "population", "sample", "mutation"}
 
 
 def test_the_flops_loss_counts_against_a_cell(problem: Problem) -> None:

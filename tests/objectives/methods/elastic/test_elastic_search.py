@@ -169,7 +169,7 @@ def test_a_knob_changes_the_architecture_and_trains_nothing_anew(
 def test_without_steps_the_units_of_highest_score_fill_the_budget(fresh: Problem) -> None:
     once = FisherSearch(target_ratio=BARE.target_ratio, cost_power=BARE.cost_power, stages=())
     assert search_alone(BARE, fresh).architecture == search_alone(once, fresh).architecture
-    assert set(BARE.idle()) - set(SEARCHED.idle()) == {"flops_weight", "grad_rescale"}
+    assert set(BARE.inactive()) - set(SEARCHED.inactive()) == {"flops_weight", "grad_rescale"}
 
 
 def test_a_search_says_where_its_masks_were(fresh: Problem) -> None:
@@ -203,7 +203,7 @@ def test_given_widths_are_the_first_units_of_the_training_and_its_size(fresh: Pr
         for space in ("heads", "ffn"):
             one, two = set(getattr(own, space)), set(getattr(other, space))
             assert one <= two or two <= one
-    assert set(given.idle()) - set(SEARCHED.idle()) == {
+    assert set(given.inactive()) - set(SEARCHED.inactive()) == {
         "target_ratio",
         "tolerance",
         "search_steps",
@@ -219,7 +219,7 @@ def test_widths_of_one_space_leave_the_budget_to_the_other(fresh: Problem) -> No
     assert found.architecture.heads_per_layer == (1, 2, 3)
     assert fresh.budget.ratio(found.architecture) == pytest.approx(0.6, rel=0.1)
     assert found.target_ratio == 0.6
-    assert method.idle() == SEARCHED.idle()
+    assert method.inactive() == SEARCHED.inactive()
 
 
 def test_a_width_of_a_layer_is_a_knob() -> None:
@@ -265,7 +265,7 @@ def test_dynaberts_trials_are_its_widths_at_their_cost(
     all_widths = uniform(method.shares, method.spaces, fresh.budget.cost.shape)
     assert drawn
     assert all(models == all_widths for models in drawn)
-    assert "flops_weight" in method.idle()
+    assert "flops_weight" in method.inactive()
 
 
 def test_a_wider_dynabert_is_no_worse(fresh: Problem) -> None:
@@ -301,7 +301,7 @@ def test_a_wider_dynabert_is_no_worse(fresh: Problem) -> None:
 def test_dynaberts_depths_are_trained_at_each_width_after_the_widths(
     fresh: Problem, drawn: list[Sequence[Model]]
 ) -> None:
-    whole = ElasticSearch.dynabert(batch_size=16, tolerance=0.05).shortened(0.02)
+    whole = ElasticSearch.dynabert(batch_size=16, tolerance=0.05).scale_epochs(0.02)
     assert (whole.elastic.epochs, whole.deepen.epochs) == (0.06, 0.06)
     shape = fresh.budget.cost.shape
     widths = uniform(whole.shares, whole.spaces, shape)

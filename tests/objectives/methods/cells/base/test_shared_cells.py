@@ -124,12 +124,12 @@ def test_a_space_or_a_training_out_of_range_is_refused(
 
 
 def test_what_a_trial_trains_by_is_idle_where_it_does_not_train() -> None:
-    assert set(METHOD.idle()) == {"learning_rate", "batch_size", "hidden_weight"}
-    assert replace(METHOD, epochs=1).idle() == {}
+    assert set(METHOD.inactive()) == {"learning_rate", "batch_size", "hidden_weight"}
+    assert replace(METHOD, epochs=1).inactive() == {}
 
 
 def test_less_training_is_less_of_both() -> None:
-    short = replace(METHOD, epochs=2).shortened(0.5)
+    short = replace(METHOD, epochs=2).scale_epochs(0.5)
     assert short.epochs == 1
     assert short.shared is not None
     assert short.shared.epochs == 1.5
