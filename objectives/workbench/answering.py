@@ -69,7 +69,7 @@ class BertAnswers(Answering):
 
 
 class _Member(NamedTuple):
-    """One of several classifiers."""
+    """Classifier of an ensemble."""
 
     model: Reading
     order: Sequence[int]
