@@ -199,7 +199,9 @@ def compress(
         run = tried(planning.at_once(texts, bool(small)))
         _check_worth(study, inputs, run)
         for _ in range(planning.ROUNDS):
-            more = planning.afterwards(run, texts, left() - reserve, speed)
+            remaining = left() - reserve
+            more = planning.afterwards(run, texts, remaining, speed)
+            more = more or planning.longer_student(run, texts, remaining, speed)
             if not more:
                 break
             run = tried(more)

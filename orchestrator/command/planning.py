@@ -176,7 +176,7 @@ def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -
             plan.append(knobs)
             left -= takes
 
-    for knobs, takes in _of_student(speed, left / 2, train):  # first, as it was named
+    for knobs, takes in _first_student(run, speed, left / 2, train):
         want(knobs, takes)
     steps = int(min(_WHOLE, left / step))
     if steps < _FEWEST:
@@ -205,6 +205,20 @@ def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -
         pays = more.result.worth > alone.result.worth
         want(_cell(2, steps, train, copies * pays), _SECOND_BLOCK * of_cell)
     return plan
+
+
+def _first_student(
+    run: RunRecord, speed: AnswerTimes, seconds: float, train: int
+) -> list[tuple[Knobs, float]]:
+    """`_of_student`, unless it has been trained."""
+    trained = any(trial.knobs.get(METHOD) == "distilled" for trial in run.finished)
+    return [] if trained else _of_student(speed, seconds, train)
+
+
+def longer_student(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -> list[Knobs]:
+    """Plan the named student again, with all of the seconds, if they are many more than it had."""
+    student = _of_student(speed, _PLANNED * seconds, RoleSizes.of(texts).train)
+    return [knobs for knobs, _ in student if not _had(run, knobs)]
 
 
 def _of_student(speed: AnswerTimes, seconds: float, train: int) -> list[tuple[Knobs, float]]:

@@ -401,6 +401,7 @@ def test_a_student_that_is_named_is_trained_whole_in_place_of_cuts() -> None:
     [tried] = planning.at_once(texts, True)
     assert tried["method"] == "cells"
     begun, speed = finished(tried, seconds=20), planning.AnswerTimes(teacher=0.1, student=0.001)
+    rows = planning.RoleSizes.of(texts).train
     plan = planning.afterwards(run_of(begun), texts, 1000, speed)
     assert [knobs["method"] for knobs in plan] == ["distilled", "cells"]
     assert plan[0]["distilled.target_ratio"] == 1
@@ -409,6 +410,14 @@ def test_a_student_that_is_named_is_trained_whole_in_place_of_cuts() -> None:
     short, _ = planning.afterwards(run_of(begun), texts, 110, speed)
     steps = short["distilled.stages.recover.epochs"] * planning.RoleSizes.of(texts).train / 32
     assert steps == pytest.approx(343, abs=1), "half of the time; a cell has the rest"
+    had = [finished(knobs, 50) for knobs in planning.afterwards(run_of(begun), texts, 110, speed)]
+    trained = [finished(planning._cell(blocks, 4000, rows), 400) for blocks in range(3)]
+    run = run_of(begun, *had, *trained)
+    assert planning.afterwards(run, texts, 200, speed) == []
+    [longer] = planning.longer_student(run, texts, 200, speed)
+    steps = longer["distilled.stages.recover.epochs"] * rows / 32
+    assert steps == pytest.approx(1250), "all of the time"
+    assert planning.longer_student(run, texts, 60, speed) == [], "it had nearly as many"
     [few] = planning.at_once(200, True)
     assert few["method"] == "distilled"
 
