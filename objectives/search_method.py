@@ -40,7 +40,7 @@ class SearchResult:
     curve: Sequence[CurvePoint]
     """Rows of a learning curve: stage, step, and what the method measures there."""
     target_ratio: float | None = None
-    """R: the target share of `Problem.budget`; None if the method has no target."""
+    """R: the share of `Problem.budget` to keep; None if the method has no target."""
     tolerance: float = 0.0
     """t: the cut model lies in [(1 - t) R, (1 + t) R], or missed its budget."""
     forgotten: float | None = None
