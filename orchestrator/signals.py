@@ -65,6 +65,8 @@ def interruptible(remark: str, *, always: bool = False) -> Iterator[None]:
     }
     for number in before:
         signal.signal(number, _stop)
+    unraisable = sys.unraisablehook
+    sys.unraisablehook = partial(_unless_interrupted, unraisable)
     try:
         yield
         check_interrupted()
@@ -74,10 +76,19 @@ def interruptible(remark: str, *, always: bool = False) -> Iterator[None]:
             sys.excepthook = partial(_in_one_line, sys.excepthook)
         raise
     finally:
+        sys.unraisablehook = unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
         if before:
             _asked_to_stop = False
+
+
+def _unless_interrupted(
+    otherwise: Callable[..., object], unraisable: "sys.UnraisableHookArgs"
+) -> None:
+    """Report an error of a finaliser, unless it is an interrupt: `check_interrupted` raises it."""
+    if not (_asked_to_stop and unraisable.exc_type is KeyboardInterrupt):
+        otherwise(unraisable)
 
 
 def _in_one_line(

@@ -69,7 +69,7 @@ from tests.gpu.cuda import Cuda
 from tests.gpu.stand_in import StandIn, Wait
 from tests.launching import run_study
 from tests.objectives.conformance import RecordingProgress, run, training_of
-from tests.objectives.methods.test_polish import write_trials
+from tests.objectives.methods.test_polish import cut_to, write_trials
 
 SEARCH = Stage(name="search", epochs=0.375, learning_rate=1e-3, loss="prediction", searches=True)
 RECOVER = Stage(name="recover", epochs=0.375, learning_rate=1e-3, loss="prediction+hidden")
@@ -385,7 +385,8 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
     gpu = make_gpu(bfloat16=False)
     timed = replace(bench.problem, budget=Budget(LATENCY, LATENCY.full))
     benches = {"MaskSearch, milliseconds": replace(bench, problem=timed)}
-    trials = write_trials(folder / "trials", bench.problem, RATIOS)
+    results = [cut_to(ratio, bench.problem) for ratio in RATIOS]
+    trials = write_trials(folder / "trials", results)
     found, failed = {}, []
     for name in named or METHODS:
         try:

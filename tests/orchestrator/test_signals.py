@@ -34,6 +34,24 @@ def _excepthook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
+class Finalised:
+    """Ctrl-C comes while it is finalised, where Python prints an error and goes on."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_of_a_finaliser_is_raised_and_not_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    with pytest.raises(KeyboardInterrupt, match="again"), interruptible("again", always=True):
+        Finalised()
+    assert printed == []
+    assert sys.unraisablehook == printed.append
+
+
 def signalled(number: int) -> None:
     """A signal, in code that catches whatever it raises."""
     with suppress(BaseException):

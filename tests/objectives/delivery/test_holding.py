@@ -19,7 +19,11 @@ from objectives.delivery.checking import (
 
 
 @settings(max_examples=40, deadline=None)
-@given(share=st.floats(0.5, 0.99), below=st.floats(0, 1), rows=st.integers(1, 200))
+@given(
+    share=st.floats(0.5, 0.99),
+    below=st.floats(0, 1).map(lambda part: round(part, 9)),  # scipy overflows near 1e-308
+    rows=st.integers(1, 200),
+)
 def test_wrong_evidence_is_worth_at_most_its_stake(share: float, below: float, rows: int) -> None:
     """A chance to double the stake 20 times is then at most one in 20."""
     agreed = np.arange(rows + 1)
