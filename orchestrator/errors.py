@@ -4,4 +4,5 @@ from objectives.errors import MaskfrontError
 
 
 class RunError(MaskfrontError):
-    """Fault in a run folder, a storage, a study file or a command."""
+    """Fault in a run folder, a storage, a study file or a command. No ValueError: Optuna raises
+    that for a trial that has ended already."""

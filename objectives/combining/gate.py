@@ -26,7 +26,8 @@ answers, and a bootstrap takes long. A single model is always tested."""
 
 
 def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
-    """Cheapest cascade that agrees with the unpruned model on this share of all rows."""
+    """Cheapest cascade that agrees with the unpruned model on this share, below 1, of all rows.
+    None if the selection rows cannot prove that of any cascade, or are too few."""
     needed = enough(share, vouching(_rows(pairs)))
     if needed is None:
         return None

@@ -250,7 +250,9 @@ class _OnData:
                 write_single(folder, *source, task.max_length, task.truncation, texts)
                 classifiers.append(Classifier(folder))
             for batch in _TEXT_BATCHES:
-                full = texts[: len(texts) // batch * batch or None]  # batches
+                full = texts[
+                    : len(texts) // batch * batch or None
+                ]  # whole batches, if there are any
                 times = text_to_label(
                     classifiers, full, batch=batch, say=lambda line: self.say(f"{engine}: {line}")
                 )

@@ -1,4 +1,5 @@
-"""Cost of a BERT classifier in closed form, exact or expected."""
+"""Cost of a BERT classifier in closed form, exact or expected: a sum over layers of a function of
+their widths, in a stated unit."""
 
 # FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the linear layers of
 # the encoder, Q K^T, attention times V, pooler, classifier, and the projection of embeddings that

@@ -52,8 +52,7 @@ class Augmentation(Checked):
     probability: Share = 0.4
     """Probability p that a replaceable word is replaced in a copy. 0 to 1."""
     candidates: PositiveInt = 15
-    """Number of replacements considered for a word, M; those that are not one whole word are
-    dropped. >= 1."""
+    """Replacements tried for a word, M; those that are not one whole word are dropped. >= 1."""
 
 
 @dataclass(frozen=True, eq=False)

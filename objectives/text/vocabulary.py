@@ -1,4 +1,6 @@
-"""Smaller vocabularies: the word pieces that a task uses most, and a tokenizer of only these."""
+"""Smaller vocabularies: the word pieces that a task uses most, and a tokenizer of only these.
+Special tokens and pieces of one character stay, as words are spelt with them; the others by
+frequency in the train rows."""
 
 import copy
 import json

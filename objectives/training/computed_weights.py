@@ -1,4 +1,7 @@
-"""Weights of the forward pass: masked, and rounded to few bits."""
+"""Weights of the forward pass: masked, and rounded to few bits.
+
+Rounding is `bert.quantising` and `bert.packing` forward, and absent backward (straight through:
+Bengio et al. 2013). Masks touch weights, not tokens, as that costs less. Shapes: `population`."""
 
 from collections.abc import Callable, Mapping, Sequence
 

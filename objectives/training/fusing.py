@@ -1,4 +1,8 @@
-"""Stack differently cut models, padded with units that do nothing."""
+"""Stack differently cut models, padded with units that do nothing.
+
+Padding is zero in the rows that make a unit and the columns that use it: its output is zero and, as
+each gradient is a product with one of the two, it stays zero. That holds for FFN neurons whose
+activation is 0 at 0, for dimensions of Q, K and V, and for heads. A padded layer is all zeros."""
 
 import re
 from collections.abc import Mapping, Sequence

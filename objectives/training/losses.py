@@ -1,4 +1,7 @@
-"""Losses on labels, and on a teacher's answers and states (TinyBERT, Jiao et al. 2020)."""
+"""Losses on labels, and on a teacher's answers and states (TinyBERT, Jiao et al. 2020).
+
+Shapes: K students, B sequences, S positions, D hidden size of the student, E of the teacher, H
+heads, C outputs."""
 
 from collections.abc import Mapping, Sequence
 

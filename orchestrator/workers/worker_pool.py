@@ -1,5 +1,5 @@
-"""Run several workers of one study: processes of this machine, or tasks of a Dask or Ray
-cluster."""
+"""Run several workers of one study: processes of this machine, or tasks of a Dask or Ray cluster.
+The durable state is the storage; what a worker returns only says how it ended."""
 
 import asyncio
 import logging

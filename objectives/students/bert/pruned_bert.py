@@ -1,4 +1,8 @@
-"""Cut model: a BERT classifier whose layers may differ in every width but the hidden size."""
+"""Cut model: a BERT classifier whose layers may differ in every width but the hidden size.
+
+A plain transformers model: weights bear BERT's names, widths stand in `per_layer_config`. A layer
+without heads or FFN adds only a bias, a `dropped` one nothing; a buffer `inputs` holds the
+dimensions that Q, K or V read. Exports carry copies of this file, `packing` and `position_bias`."""
 
 import copy
 from collections import OrderedDict
