@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel
 
 from objectives.cache import atomic_write, content_key, kernel_lock
+from objectives.engines.names import Engine
 from objectives.errors import UserError
 from objectives.measures.budget import Budget
 from objectives.students.bert import pretrained
@@ -95,6 +96,8 @@ class Problem:
     are chosen before anything is quantised."""
     counted: Budget
     """Budget in the study's cost."""
+    teacher_engine: Engine
+    """Engine in which the teacher answers rows of `train`."""
     seq_len: int
     """Tokens at which FLOPs are counted."""
     student_is_new: bool
@@ -181,6 +184,7 @@ class Problem:
                 "rows": [self.train.fingerprint, self.alpha.fingerprint, alpha],
                 "cost": [budget.cost.unit, budget.cost.full, budget.full, self.seq_len],
                 "device": torch.device(self.device).type,
+                **({"engine": self.teacher_engine} if self.teacher_engine != "eager" else {}),
                 **({"beside": [task.fingerprint for task in self.beside]} if self.beside else {}),
             }
         )

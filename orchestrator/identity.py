@@ -99,6 +99,8 @@ def _settings(study: Study) -> Iterator[tuple[str, object]]:
     for where, aims in (("at_least", study.at_least), ("at_most", study.at_most)):
         yield from ((f"{where}.{name}", aim) for name, aim in aims.items())
     yield from ((f"teacher.{name}", value) for name, value in study.teacher.fine_tuning.items())
+    if study.teacher.engine != "eager":
+        yield "teacher.engine", study.teacher.engine
     if study.fidelity != FULL:
         yield from _entries("fidelity", study.fidelity)
     tuned = {f"method.{name}" for name in study.space}

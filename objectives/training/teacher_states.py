@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.cache import atomic_write, cached_array, kernel_lock, read_array
-from objectives.measures.evaluate import predict, sequences_a_pass
+from objectives.engines.names import Engine
+from objectives.engines.serving import ForwardPass, make_runnable
+from objectives.measures.evaluate import predict, predict_with, sequences_a_pass
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.session import Session
@@ -29,20 +32,46 @@ _LIMIT = 4 * 2**30
 
 
 def kept_logits(
-    teacher: Classifier, split: Split, *, session: Session, role: str | None = None
+    teacher: Classifier,
+    split: Split,
+    *,
+    session: Session,
+    role: str | None = None,
+    engine: Engine = "eager",
 ) -> Tensor:
-    """Cached `evaluate.predict`; the caller holds a lock."""
+    """Logits (rows, C) of the split on the CPU, cached; the caller holds a lock."""
     device, progress = session.device, session.progress
-    key = {"train": split.fingerprint, "how": torch.device(device).type}
+    how = torch.device(device).type if engine == "eager" else engine
+    key = {"train": split.fingerprint, "how": how}
     file = session.cache / f"teacher-logits-{fingerprint_of(teacher, key)}.npy"
 
     def answer() -> NDArray[np.float32]:
         passes = math.ceil(len(split) / sequences_a_pass(split, device))
         progress.begin(f"let the teacher answer {role or split.role}", passes)
-        return predict(teacher, split, device, progress).numpy()
+        if engine == "eager":
+            return predict(teacher, split, device, progress).numpy()
+        run = _run_in(engine, teacher, session)
+        return predict_with(run, split, device, progress).numpy()
 
     shape = (len(split), count_labels(teacher.config))
     return torch.from_numpy(cached_array(file, shape, np.float32, progress.note, answer))
+
+
+def _run_in(engine: Engine, teacher: Classifier, session: Session) -> ForwardPass:
+    """Forward pass in an engine, whose file the cache keeps."""
+    folder = session.cache / f"teacher-{engine}-{fingerprint_of(teacher, {})}"
+
+    def opened(scratch: Path) -> ForwardPass:
+        threads = torch.get_num_threads()
+        [served] = make_runnable(engine, {str(scratch): teacher}, scratch, threads, session.device)
+        return served.run
+
+    if not folder.is_dir():
+        session.progress.note(f"writing the teacher for {engine}")
+        with atomic_write(folder) as unfinished:
+            unfinished.mkdir()
+            opened(unfinished)
+    return opened(folder)
 
 
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:

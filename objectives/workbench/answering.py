@@ -21,10 +21,12 @@ from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedTokenizerBase
 
 from objectives.device import frozen
+from objectives.engines.names import Engine
 from objectives.errors import SHOWN, UserError, a_few, did_you_mean
 from objectives.measures.measured import measured_costs
 from objectives.problem import Words
 from objectives.session import Session
+from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.pretrained import SEVERAL, Checkpoint, named_outputs
 from objectives.text.data import Split, Truncation
 from objectives.text.roles import number_of, read
@@ -60,9 +62,12 @@ class BertAnswers(Answering):
 
     bert: BertForSequenceClassification
     session: Session
+    engine: Engine
+    """See `Teacher.engine`."""
 
     def answer(self, split: Split, rows: Examples) -> Tensor:
-        return kept_logits(self.bert, split, session=self.session)
+        engine = self.engine if split.role == "train" else "eager"
+        return kept_logits(self.bert, split, session=self.session, engine=engine)
 
     def costs(self, seq_len: int) -> Mapping[str, float]:
         return measured_costs(self.bert, seq_len)
@@ -74,6 +79,8 @@ class _Member(NamedTuple):
     model: Reading
     order: Sequence[int]
     """Index of the classifier's output for each label of the task."""
+    bert: BertForSequenceClassification | None
+    """The model for another engine, which answers the rows that students learn from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +94,17 @@ class ClassifierAnswers(Answering):
     """Whether a row may have several of them."""
     max_length: int
     session: Session
+    engine: Engine
+    """See `Teacher.engine`."""
     bert = None
 
     def answer(self, split: Split, rows: Examples) -> Tensor:
+        engine = self.engine if split.role == "train" else "eager"
         each = []
-        for model, order in self.members:
+        for model, order, bert in self.members:
             tokens = tokens_of(rows, split.role, model.tokenizer, self.max_length, split.truncation)
-            logits = kept_logits(model, tokens, session=self.session)  # type: ignore[arg-type]
+            asked: Any = bert if engine != "eager" else model
+            logits = kept_logits(asked, tokens, session=self.session, engine=engine)
             each.append(logits[:, list(order)])
         if len(each) == 1:
             return each[0]
@@ -113,7 +124,7 @@ class ClassifierAnswers(Answering):
 
     def words(self) -> Words:
         """Embeddings of the first member."""
-        (model, _), *_ = self.members
+        (model, *_), *_ = self.members
         tokenizer = model.tokenizer
         types = tokenizer("a", "b").get("token_type_ids") or [0]
         longest = getattr(model.config, "max_position_embeddings", None) or 0
@@ -140,7 +151,9 @@ def load_classifiers(
             with torch.random.fork_rng(devices=[]):  # making a model draws numbers
                 model = Checkpoint(folder).load_classifier()
             order = Checkpoint(folder).label_order(text.label_names, several=text.several)
-            return _Member(frozen(Reading(model, tokenizer), session.device), order)
+            # Before `Reading`, which sets the padding, at which positions of some models begin.
+            bert = None if teacher.engine == "eager" else frozen(as_bert(model), session.device)
+            return _Member(frozen(Reading(model, tokenizer), session.device), order, bert)
 
         if checkpoint.has_classifier:
             members.append(load(checkpoint.name))
@@ -150,7 +163,7 @@ def load_classifiers(
             members.append(fine_tuned(teacher, checkpoint, text, train, load, session=session))
     several = text.several
     names = named_outputs(teacher.models, text.label_names, several=several)
-    return ClassifierAnswers(members, names, several, task.max_length, session)
+    return ClassifierAnswers(members, names, several, task.max_length, session, teacher.engine)
 
 
 def tokens_of(

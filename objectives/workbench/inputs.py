@@ -119,7 +119,7 @@ class Inputs:
         if self.only_answers:
             return load_classifiers(self.teacher, self.text, self.task, session)
         model = load_teacher(self.teacher, self.text, train, session=session, fine_tune=fine_tune)
-        return BertAnswers(model, session)
+        return BertAnswers(model, session, self.teacher.engine)
 
     def split(self, role: str, tokenizer: PreTrainedTokenizerBase | None = None) -> Split:
         """Tokenise the rows of a role, with the students' tokenizer or another."""
@@ -162,11 +162,7 @@ def read_inputs(
         check_lengths(checkpoint, task.max_length, seq_len)
         checkpoint.check_classifier()
     why = only_answers_of(teacher, student)
-    if teacher.trials and not teacher.fine_tuned:
-        raise UserError(
-            f"Teacher.trials is {teacher.trials}, but '{teacher.name}' has a classifier and is not "
-            "fine-tuned; leave trials out, or name a checkpoint without a classifier"
-        )
+    _check_settings(teacher, why)
     if not models:
         _check_given(student, augmentation)
     reader = start if why and start else models[0]
@@ -208,6 +204,21 @@ def read_inputs(
         augmenter=None if augmentation is None else read_augmentation(augmentation),
         beside={extra.task.name: _read_beside(extra, teacher, augmentation) for extra in beside},
     )
+
+
+def _check_settings(teacher: Teacher, why: str) -> None:
+    """Raise UserError for settings that do not fit the teacher's models."""
+    models = teacher.models
+    if teacher.engine != "eager" and not (models and all(model.is_bert for model in models)):
+        raise UserError(
+            f"Teacher.engine is '{teacher.engine}', which is for models that compute what BERT "
+            f"does, but '{teacher.name}' {why}; leave it out"
+        )
+    if teacher.trials and not teacher.fine_tuned:
+        raise UserError(
+            f"Teacher.trials is {teacher.trials}, but '{teacher.name}' has a classifier and is not "
+            "fine-tuned; leave trials out, or name a checkpoint without a classifier"
+        )
 
 
 def only_answers_of(teacher: Teacher, student: str | None) -> str:

@@ -256,6 +256,7 @@ def prepare(
             vocabulary=Vocabulary(inputs.tokenizer, train),
             device=session.device,
             cache=session.cache,
+            teacher_engine=inputs.teacher.engine,
             seq_len=inputs.seq_len,
             beside=tuple(extra.problem for extra in beside.values()),
         ),

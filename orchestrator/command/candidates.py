@@ -3,6 +3,7 @@ scored."""
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,15 @@ class Candidates:
     def classifier(self, number: int | None, engine: str, threads: int = 1) -> Classifier:
         """Open a model that was written."""
         return Classifier(self.folder(number, engine), threads)
+
+    def seconds_of_an_answer(self, number: int | None, engine: str) -> float:
+        """Time one text among some, on all cores."""
+        texts = deployed.texts_of(self.inputs, "select")[:_TIMED]
+        classifier = self.classifier(number, engine, threads=0)
+        deployed.answers_to(classifier, texts)  # it warms up
+        began = time.monotonic()
+        deployed.answers_to(classifier, texts)
+        return (time.monotonic() - began) / len(texts)
 
     def judged(
         self, run: RunRecord, numbers: Sequence[int | None], *, keep: bool = False

@@ -20,6 +20,7 @@ from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of, spread
 from objectives.combining.members import GateRows, Member, enough
 from objectives.device import choose_device
+from objectives.engines.names import Engine
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few, spelled
 from objectives.metric import OF_CLASSES, Metric
@@ -50,6 +51,8 @@ _MODELS = Path("runs/models")
 _FEWEST = 20  # texts: fewer tell no two models apart
 # Share of the time in which the unpruned model answers texts; those beyond it are left out.
 _ANSWERING = 1 / 3
+# Share of torch's time that int8 takes at most, as long as it is not measured; usually a quarter.
+_INT8 = 1 / 2
 _MOST = 8  # trials that are candidates
 # Time reserved for the end, as a multiple of the time to write the unpruned model.
 _SERVED = 5
@@ -198,6 +201,7 @@ def compress(
 
         run = tried(planning.at_once(texts, bool(small)))
         _check_worth(study, inputs, run)
+        speed = _with_teaching(speed, study, candidates)
         for _ in range(planning.ROUNDS):
             remaining = left() - reserve
             more = planning.afterwards(run, texts, remaining, speed)
@@ -226,6 +230,16 @@ def compress(
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
     )
+
+
+def _with_teaching(
+    speed: planning.AnswerTimes, study: Study, candidates: Candidates
+) -> planning.AnswerTimes:
+    """The speed, with the time that an answer in the teacher's engine was measured to take."""
+    engine = study.teacher.engine
+    if engine == "eager":
+        return speed
+    return replace(speed, teaching=candidates.seconds_of_an_answer(None, engine))
 
 
 def _tried(
@@ -360,13 +374,14 @@ def _study(
     for checkpoint in checkpoints:
         check_lengths(Checkpoint(checkpoint), max_length)
     device = choose_device("auto")  # that trains
-    speed = planning.AnswerTimes(
-        *(
-            planning.seconds_of_an_answer(checkpoint, counts.some, max_length, device)
-            for checkpoint in checkpoints
-        )
+    of_teacher, *of_student = (
+        planning.seconds_of_an_answer(checkpoint, counts.some, max_length, device)
+        for checkpoint in checkpoints
     )
-    texts = planning.affordable(counts.texts, _ANSWERING * seconds / speed.teacher)
+    engine: Engine = FASTER[-1] if device == "cpu" and planning.many(counts.texts) else "eager"
+    teaching = of_teacher if engine == "eager" else _INT8 * of_teacher
+    speed = planning.AnswerTimes(of_teacher, teaching, *of_student)
+    texts = planning.affordable(counts.texts, _ANSWERING * seconds, speed)
     fewer = []
     if texts < counts.texts:
         answered = f"your model answers about {1 / speed.teacher:,.0f} a second here"
@@ -379,7 +394,7 @@ def _study(
     study = Study(
         name=name,
         task=task,
-        teacher=Teacher(checkpoint=model),
+        teacher=Teacher(checkpoint=model, engine=engine),
         method=planning.METHODS_OF_STUDENT if student else planning.METHODS,
         space=planning.SPACE_OF_STUDENT if student else planning.SPACE,
         student=student,

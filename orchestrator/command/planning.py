@@ -1,6 +1,5 @@
 """Plan of `compress`: rows by role, cuts at once, then further training that the minutes allow."""
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,6 +83,8 @@ class AnswerTimes:
     """Seconds to answer one text, in batches on the device that trains."""
 
     teacher: float
+    teaching: float
+    """Seconds of the teacher in the engine in which it answers train rows."""
     student: float | None = None
     """Seconds of the checkpoint that `student` names, if any."""
 
@@ -131,12 +132,25 @@ def seconds_of_an_answer(model: str, some: Examples, max_length: int, device: st
     return min(taken) / len(split)
 
 
-def affordable(texts: int, most: float) -> int:
-    """Number of texts to answer: all, or 1,000 times a power of two, so that two calls on one
-    machine take the same."""
-    if texts <= most:
+def many(texts: int) -> bool:
+    """Whether there are enough texts for cells; then it pays, too, to write the teacher in int8."""
+    return texts >= _ENOUGH
+
+
+def affordable(texts: int, seconds: float, speed: AnswerTimes) -> int:
+    """Number of texts that the teacher answers in these seconds: all, or 1,000 times a power of
+    two, so that two calls on one machine take the same."""
+
+    def takes(number: int) -> float:
+        train = RoleSizes.of(number).train
+        return (number - train) * speed.teacher + train * speed.teaching
+
+    if takes(texts) <= seconds:
         return texts
-    return min(texts, 1000 << int(math.log2(max(1.0, most / 1000))))
+    number = 1000
+    while takes(2 * number) <= seconds:
+        number *= 2
+    return min(texts, number)
 
 
 def more_texts(reached: float, share: float, texts: int) -> int | None:
@@ -154,7 +168,7 @@ def at_once(texts: int, student: bool = False) -> list[Knobs]:
     """Cuts without training; and where there are enough texts for cells one that is hardly trained,
     which tells how fast this machine is. Of few texts a `student` that is named learns at once."""
     train = RoleSizes.of(texts).train
-    if texts < _ENOUGH:
+    if not many(texts):
         if student:
             return [_distilled(1.0, _FEWEST_OF_CUT, train)]
         return [_cut(ratio) for ratio in (0.8, 0.65, 0.5)]
@@ -193,7 +207,7 @@ def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -
             distilled = _distilled(_DISTILLED, of_distilled, train)
             want(distilled, of_distilled * of_cut + of_teacher)
     made = [copies for trial in run.finished if (copies := trial.knobs.get("cells.noised"))]
-    of_copy = train * speed.teacher  # its answers, once for a run
+    of_copy = train * speed.teaching  # its answers, once for a run
     copies = made[0] if made else int(min(_NOISED, max(0.0, left - of_cell) / of_copy))
     if speed.student is not None:
         copies = 0
@@ -232,7 +246,7 @@ def _of_student(speed: AnswerTimes, seconds: float, train: int) -> list[tuple[Kn
 
 def advice(run: RunRecord, texts: int) -> list[str]:
     """Say what more texts or more minutes would bring."""
-    if texts < _ENOUGH:
+    if not many(texts):
         return [
             f"with {_ENOUGH:,} texts or more (these are {texts:,}) compress also trains small "
             "classifiers on your model's answers, which are several times as fast"

@@ -63,7 +63,13 @@ def with_noised(problem: Problem, copies: int, seed: int, progress: Progress) ->
         session = Session(cache=problem.cache, device=problem.device, progress=progress)
         problem.cache.mkdir(parents=True, exist_ok=True)
         with kernel_lock(problem.cache / "noised.lock"):  # one worker asks, the others wait
-            logits = kept_logits(problem.teacher, split, session=session, role="noised rows")
+            logits = kept_logits(
+                problem.teacher,
+                split,
+                session=session,
+                role="noised rows",
+                engine=problem.teacher_engine,
+            )
         both = replace(
             train,
             input_ids=train.input_ids + split.input_ids,

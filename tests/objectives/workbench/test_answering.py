@@ -12,6 +12,7 @@ import torch
 from datasets import ClassLabel, Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from objectives.engines.names import Engine
 from objectives.errors import UserError
 from objectives.metric import Metric
 from objectives.session import Session
@@ -69,6 +70,38 @@ def answers_of(folder: str, task: Task, cache: Path, *texts: str) -> torch.Tenso
     inputs = replace(inputs, text=replace(inputs.text, roles={**inputs.text.roles, "select": rows}))
     answering = inputs.answering(inputs.split("train"), Session(cache=cache))
     return answering.answer(inputs.split("select"), rows)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "bfloat16",
+        pytest.param("onnxruntime-int8", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_an_engine_answers_the_rows_that_teach_alone(
+    engine: Engine, several: bool, task: Task, tmp_path: Path
+) -> None:
+    folder = write_variant("mpnet", tmp_path / "mpnet", NAMES)
+    named: dict[str, Any] = {"ensemble": (folder, folder)} if several else {"checkpoint": folder}
+    answers = {}
+    for asked in ("eager", engine):
+        inputs = read_inputs(task, Teacher(**named, engine=asked))
+        answering = inputs.answering(inputs.split("train"), Session(cache=tmp_path / "cache"))
+        for role in ("train", "select"):
+            rows = inputs.text.roles[role]
+            answers[asked, role] = answering.answer(inputs.split(role), rows).softmax(-1)
+    assert torch.equal(answers["eager", "select"], answers[engine, "select"])
+    difference = (answers["eager", "train"] - answers[engine, "train"]).abs().max()
+    assert 0 < difference < 0.05
+    assert len(list((tmp_path / "cache").glob(f"teacher-{engine}-*"))) == 1, "written once"
+
+
+def test_an_engine_is_for_what_computes_as_bert_does(task: Task, tmp_path: Path) -> None:
+    folder = write_classifier("xlnet", tmp_path / "xlnet", NAMES)
+    with pytest.raises(UserError, match=r"engine is 'bfloat16'.* is no BERT \('xlnet'\)"):
+        read_inputs(task, Teacher(checkpoint=folder, engine="bfloat16"))
 
 
 def test_a_decoder_finds_the_last_word_by_the_padding_of_its_tokenizer(

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,7 +128,7 @@ def test_with_labels_and_many_texts_cells_are_trained(
     lines = zip(rows["text"], rows["label"], strict=True)
     table.write_text("text;label\n" + "".join(f'"{text}";{label}\n' for text, label in lines))
     own = {"delimiter": ";", "encoding": "latin-1", "max_length": 24}
-    monkeypatch.setattr(planning, "affordable", lambda texts, _: texts - 20)
+    monkeypatch.setattr(planning, "affordable", lambda texts, *_: texts - 20)
     own["say"] = (lines_said := list[str]()).append
     found = compress(teacher, table, out="small", minutes=3, min_metric_kept=0.5, **own)
     texts = len(set(rows["text"]))
@@ -244,6 +245,7 @@ def test_a_model_that_is_no_better_than_one_answer_is_refused(
     """Labels that mean other outputs; with them as they are it goes on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Candidates, "add", lambda *_: None)
+    monkeypatch.setattr(Candidates, "seconds_of_an_answer", lambda *_: 0.001)
     monkeypatch.setattr(planning, "at_once", lambda *_: [planning._cut(0.5)])
     monkeypatch.setattr(planning, "afterwards", lambda *_: pytest.fail("it goes on"))
     rows = planted_rows().to_dict()
@@ -281,6 +283,7 @@ def name_of(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
 
     monkeypatch.setattr(compressing, "launch", interrupt)
     monkeypatch.setattr(Candidates, "add", lambda *_: None)
+    monkeypatch.setattr(Candidates, "seconds_of_an_answer", lambda *_: 0.001)
 
     def name(texts: Path, **settings: Any) -> str:
         with pytest.raises(KeyboardInterrupt):
@@ -334,10 +337,13 @@ def test_every_text_has_one_role(texts: int) -> None:
 
 
 def test_more_texts_than_can_be_answered_are_left_out() -> None:
-    assert planning.affordable(900, 1000.0) == 900
-    assert planning.affordable(90_000, 9000.0) == 8000
-    assert planning.affordable(90_000, 9100.0) == 8000, "the next call takes the same"
-    assert planning.affordable(90_000, 10.0) == 1000
+    speed = planning.AnswerTimes(teacher=1.0, teaching=1.0)
+    assert planning.affordable(900, 1000, speed) == 900
+    assert planning.affordable(90_000, 9000, speed) == 8000
+    assert planning.affordable(90_000, 9100, speed) == 8000, "the next call takes the same"
+    assert planning.affordable(90_000, 10, speed) == 1000
+    faster = replace(speed, teaching=0.25)
+    assert planning.affordable(90_000, 9000, faster) == 16_000, "6,500 judge, 9,500 teach"
 
 
 def finished(knobs: Mapping[str, Any], seconds: float, worth: float = 0.0) -> Any:
@@ -359,7 +365,7 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
 
     def plan(seconds: float, *had: Any) -> list[tuple[str, int, float]]:
         found = planning.afterwards(
-            run_of(begun, *had), texts, seconds, planning.AnswerTimes(0.002)
+            run_of(begun, *had), texts, seconds, planning.AnswerTimes(0.002, 0.002)
         )
         return [
             (
@@ -381,7 +387,7 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     def advised(*had: Any) -> str:
         return " ".join(planning.advice(run_of(begun, *had), texts))
 
-    first = planning.afterwards(run_of(begun), texts, 5000, planning.AnswerTimes(0.002))
+    first = planning.afterwards(run_of(begun), texts, 5000, planning.AnswerTimes(0.002, 0.002))
     had = [finished(one, 400) for one in first]
     assert "with more minutes" in advised()
     assert advised(*had) == ""
@@ -390,7 +396,9 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     assert plan(5000, *had) == [cell], "two blocks learn as one block does best"
     had[3] = finished(first[3], 400, worth=1.0)
     assert plan(5000, *had) == [noised]
-    [last] = planning.afterwards(run_of(begun, *had), texts, 5000, planning.AnswerTimes(0.002))
+    [last] = planning.afterwards(
+        run_of(begun, *had), texts, 5000, planning.AnswerTimes(0.002, 0.002)
+    )
     assert last["cells.operations[1]"] == "conv5"
     assert plan(5000, *had, finished(last, 600)) == [], "what was done is not done again"
     assert "with 1,000 texts or more" in " ".join(planning.advice(run_of(begun), 200))
@@ -400,7 +408,7 @@ def test_a_student_that_is_named_is_trained_whole_in_place_of_cuts() -> None:
     texts = 10_000
     [tried] = planning.at_once(texts, True)
     assert tried["method"] == "cells"
-    begun, speed = finished(tried, seconds=20), planning.AnswerTimes(teacher=0.1, student=0.001)
+    begun, speed = finished(tried, seconds=20), planning.AnswerTimes(0.1, 0.1, student=0.001)
     rows = planning.RoleSizes.of(texts).train
     plan = planning.afterwards(run_of(begun), texts, 1000, speed)
     assert [knobs["method"] for knobs in plan] == ["distilled", "cells"]
