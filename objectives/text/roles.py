@@ -168,6 +168,9 @@ def _unlabelled(
             f"unlabelled_split '{split}' has only texts that other roles use; name another split "
             "or file, or leave it out"
         )
+    if (beyond := len(rows) - (task.unlabelled or len(rows))) > 0:
+        drawn_at = np.random.default_rng(task.seed).permutation(len(rows))[beyond:]
+        rows = rows.at(np.sort(drawn_at))
     counted = f"unlabelled {len(rows):,}"
     if split == task.split:
         lacking = np.count_nonzero(~np.isin(rows.texts, drawn.texts))

@@ -91,6 +91,9 @@ class Task(Checked):
     """A split of the data set whose texts students distil on, those that stand in no role: the
     teacher does not learn from them, and no label of theirs is read. Of `split` itself these are
     the rows beyond `train`, and with `drop_missing` those without a label."""
+    unlabelled: PositiveInt | None = None
+    """How many texts of `unlabelled_split` students distil on, drawn at random; None takes all.
+    >= 1."""
     train: PositiveInt | None = None
     """Rows to train weights on; None takes all that remain. >= 1."""
     alpha: PositiveInt | InnerShare = 500
@@ -116,6 +119,11 @@ class Task(Checked):
                 "drop_missing=True if some rows have no label"
             )
         self._check_labels()
+        if self.unlabelled is not None and self.unlabelled_split is None:
+            raise UserError(
+                f"Task.unlabelled is {self.unlabelled}, but there is no unlabelled_split to draw "
+                "from; name one, or leave unlabelled out"
+            )
         check_ranges(
             self,
             max_length=(self.max_length >= 3, ">= 3, with two special tokens"),

@@ -19,7 +19,7 @@ from rich.console import Console
 from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of, spread
 from objectives.combining.members import GateRows, Member, enough
-from objectives.device import choose_device
+from objectives.device import choose_device, share_of_int8
 from objectives.engines.names import Engine
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few, spelled
@@ -51,8 +51,6 @@ _MODELS = Path("runs/models")
 _FEWEST = 20  # texts: fewer tell no two models apart
 # Share of the time in which the unpruned model answers texts; those beyond it are left out.
 _ANSWERING = 1 / 3
-# Share of torch's time that int8 takes at most, as long as it is not measured; usually a quarter.
-_INT8 = 1 / 2
 _MOST = 8  # trials that are candidates
 # Time reserved for the end, as a multiple of the time to write the unpruned model.
 _SERVED = 5
@@ -174,11 +172,11 @@ def compress(
     form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
     columns = {"text": text, **form}
     small = None if student is None else str(student)
-    study, texts, speed, fewer = _study(
+    study, sizes, speed, fewer = _study(
         model, small, data, columns, judge, out, max_length, total, say
     )
     inputs, definition = read_study(study, "auto")
-    _check_reach(study, inputs, texts, gate, take_nearest)
+    _check_reach(study, inputs, sizes, gate, take_nearest)
     # The key: no two runs of a name differ in what decides results.
     study = replace(study, name=f"{study.name}-{content_key(definition)[:8]}")
     before = read_choice(Path("runs") / study.name)
@@ -199,13 +197,13 @@ def compress(
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
             return _tried(study, knobs, left() - reserve, command, console, say)
 
-        run = tried(planning.at_once(texts, bool(small)))
+        run = tried(planning.at_once(sizes, bool(small)))
         _check_worth(study, inputs, run)
         speed = _with_teaching(speed, study, candidates)
         for _ in range(planning.ROUNDS):
             remaining = left() - reserve
-            more = planning.afterwards(run, texts, remaining, speed)
-            more = more or planning.longer_student(run, texts, remaining, speed)
+            more = planning.afterwards(run, sizes, remaining, speed)
+            more = more or planning.longer_student(run, sizes, remaining, speed)
             if not more:
                 break
             run = tried(more)
@@ -218,15 +216,15 @@ def compress(
             numbers.append(trial.number)
         members, rows = candidates.judged(run, [*numbers, None], keep=True)
         try:
-            cascade, passed = _chosen(members, rows, gate, texts, take_nearest)
+            cascade, passed = _chosen(members, rows, gate, sizes, take_nearest)
             promised = gate.aim if gate.name == "min_agreement" and passed else None
             # Asked again, as somebody may have put a file there in these minutes.
             deployed = candidates.deploy(run, cascade, rows, out, promised, replace=is_own())
-            verdict = _verdict(gate, texts, passed)
+            verdict = _verdict(gate, sizes, passed)
             choice_of(deployed, run.metric_name, verdict, members, rows).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
-    advice = (*fewer, *planning.advice(run, texts))
+    advice = (*fewer, *planning.advice(run, sizes))
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
     )
@@ -282,12 +280,11 @@ def _gate(metric: str, aims: Mapping[str, float | None]) -> Gate:
     return gate
 
 
-def _verdict(gate: Gate, texts: int, passed: bool) -> str:
+def _verdict(gate: Gate, sizes: planning.RoleSizes, passed: bool) -> str:
     """Say what the gate promises and whether it was passed."""
     promise = gate.text()
     if gate.name != "max_ms":
-        rows = planning.RoleSizes.of(texts).vouching
-        promise += f", with 95% confidence on {rows:,} texts"
+        promise += f", with 95% confidence on {sizes.vouching:,} texts"
     if passed:
         return f"It passes the gate: it {promise}."
     return f"It is the nearest, and does not pass the gate that it {promise}."
@@ -299,16 +296,18 @@ def _seconds(minutes: float) -> float:
     return 60 * minutes
 
 
-def _check_reach(study: Study, inputs: Inputs, texts: int, gate: Gate, take_nearest: bool) -> None:
+def _check_reach(
+    study: Study, inputs: Inputs, sizes: planning.RoleSizes, gate: Gate, take_nearest: bool
+) -> None:
     """Raise RunError if no model can pass the gate, or if the labels have fewer classes than the
     model."""
     gated = gate.name != "max_ms" and not take_nearest
-    if gated and enough(gate.aim, planning.RoleSizes.of(texts).vouching) is None:
-        more = planning.more_texts(1.0, gate.aim, texts)
+    if gated and enough(gate.aim, sizes.vouching) is None:
+        more = planning.more_texts(1.0, gate.aim, sizes.judgeable)
         raise RunError(
-            f"{texts} texts are too few to say with 95% confidence that any model passes this gate "
-            f"({gate.aim:g}); give {f'about {more:,} ' if more else ''}more texts, ask for less, "
-            "or take the nearest",
+            f"{sizes.judgeable} texts are too few to say with 95% confidence that any model passes "
+            f"this gate ({gate.aim:g}); give {f'about {more:,} ' if more else ''}more texts, ask "
+            "for less, or take the nearest",
             gate.name,
             "take_nearest",
         )
@@ -351,19 +350,22 @@ def _study(
     max_length: int,
     seconds: float,
     say: Say,
-) -> tuple[Study, int, planning.AnswerTimes, list[str]]:
-    """Make the study without trials. Also returns the number of texts used, the models' speed, and
-    a line that says why not all texts are used, if so. `judge`: label and metric of a gate that
-    reads labels."""
+) -> tuple[Study, planning.RoleSizes, planning.AnswerTimes, list[str]]:
+    """Make the study without trials. Also returns the texts used, the models' speed, and a line
+    that says why not all texts are used, if so. `judge`: label and metric of a gate that reads
+    labels; students learn from texts without a label, too."""
     source = Path(data).name if isinstance(data, str | Path) else "the rows"
     settings: dict[str, Any] = {"name": source, "metric": "agreement", "max_length": max_length}
     if isinstance(data, str | Path):
         table = Task.from_files(data, **settings, **columns)
     else:
         table = Task.from_rows(data, **settings, text=columns["text"])
+    unlabelled = 0
     if judge:
+        unlabelled = survey(table).texts
         table = replace(table, drop_missing=True, **judge)
     counts = survey(table)
+    unlabelled = max(0, unlabelled - counts.texts)
     if counts.texts < _FEWEST:
         labelled = f" with a label in '{judge['label']}'" if judge else ""
         raise UserError(
@@ -378,18 +380,25 @@ def _study(
         planning.seconds_of_an_answer(checkpoint, counts.some, max_length, device)
         for checkpoint in checkpoints
     )
-    engine: Engine = FASTER[-1] if device == "cpu" and planning.many(counts.texts) else "eager"
-    teaching = of_teacher if engine == "eager" else _INT8 * of_teacher
+    in_int8 = device == "cpu" and planning.RoleSizes.of(counts.texts + unlabelled).many
+    engine: Engine = FASTER[-1] if in_int8 else "eager"
+    teaching = of_teacher * (share_of_int8() if in_int8 else 1)
     speed = planning.AnswerTimes(of_teacher, teaching, *of_student)
-    texts = planning.affordable(counts.texts, _ANSWERING * seconds, speed)
+    sizes = planning.affordable(
+        counts.texts, unlabelled, _ANSWERING * seconds, speed, counts.labels
+    )
+    texts = sizes.judgeable + (sizes.unlabelled or 0)
     fewer = []
-    if texts < counts.texts:
+    if texts < counts.texts + unlabelled:
         answered = f"your model answers about {1 / speed.teacher:,.0f} a second here"
         fewer.append(
-            f"{texts:,} of the {counts.texts:,} texts are used: {answered}, more in more minutes"
+            f"{texts:,} of the {counts.texts + unlabelled:,} texts are used: {answered}, more in "
+            "more minutes"
         )
         say(fewer[0])
-    task = replace(table, **asdict(planning.RoleSizes.of(texts, counts.labels)))
+    if sizes.unlabelled:
+        table = replace(table, unlabelled_split=table.split)
+    task = replace(table, **asdict(sizes))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-") or "model"
     study = Study(
         name=name,
@@ -399,18 +408,18 @@ def _study(
         space=planning.SPACE_OF_STUDENT if student else planning.SPACE,
         student=student,
         objective="divergence",
-        first=(planning.at_once(texts, bool(student))[0],),
+        first=(planning.at_once(sizes, bool(student))[0],),
         trials=1,
         sampler=None,
     )
-    return study, texts, speed, fewer
+    return study, sizes, speed, fewer
 
 
 def _chosen(
     members: Sequence[Member],
     rows: GateRows,
     gate: Gate,
-    texts: int,
+    sizes: planning.RoleSizes,
     take_nearest: bool,
 ) -> tuple[Cascade, bool]:
     """Choose the model to write, and say whether it passes the gate. Raises RunError if none
@@ -440,13 +449,13 @@ def _chosen(
         return nearest, False
     if gate.name == "min_agreement":
         reached = nearest.agreement
-        more = planning.more_texts(reached, gate.aim, texts)
+        more = planning.more_texts(reached, gate.aim, sizes.judgeable)
     else:
         reached = nearest.metric / max(rows.value("select", rows.original["select"]), 1e-9)
         more = None
     raise RunError(
         f"no model {gate.text()}, with 95% confidence on "
-        f"{planning.RoleSizes.of(texts).vouching} texts; "
+        f"{sizes.vouching} texts; "
         f"the nearest, {named(nearest.stages[0].number, nearest.stages[0].engine)}, reaches "
         f"{reached:.1%}: "
         + (f"about {more:,} more texts would be enough; " if more else "")

@@ -1,8 +1,8 @@
 """Plan of `compress`: rows by role, cuts at once, then further training that the minutes allow."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from optuna.distributions import (
@@ -97,6 +97,8 @@ class RoleSizes:
     alpha: int
     select: int
     heldout: int
+    unlabelled: int | None = None
+    """Further rows that students learn from, where the others have labels."""
 
     @classmethod
     def of(cls, texts: int, labels: int = 1) -> Self:
@@ -107,6 +109,22 @@ class RoleSizes:
         heldout = min(texts // 5, 2000)
         alpha = max(labels, min(texts // 20, 500))
         return cls(texts - select - heldout - alpha, alpha, select, heldout)
+
+    @property
+    def taught(self) -> int:
+        """Number of rows that students learn from."""
+        return self.train + (self.unlabelled or 0)
+
+    @property
+    def judgeable(self) -> int:
+        """Number of texts that may have any role."""
+        return self.train + self.alpha + self.select + self.heldout
+
+    @property
+    def many(self) -> bool:
+        """Whether there are enough texts for cells; then it pays, too, to write the teacher in
+        int8."""
+        return self.judgeable + (self.unlabelled or 0) >= _ENOUGH
 
     @property
     def vouching(self) -> int:
@@ -132,25 +150,32 @@ def seconds_of_an_answer(model: str, some: Examples, max_length: int, device: st
     return min(taken) / len(split)
 
 
-def many(texts: int) -> bool:
-    """Whether there are enough texts for cells; then it pays, too, to write the teacher in int8."""
-    return texts >= _ENOUGH
-
-
-def affordable(texts: int, seconds: float, speed: AnswerTimes) -> int:
-    """Number of texts that the teacher answers in these seconds: all, or 1,000 times a power of
-    two, so that two calls on one machine take the same."""
+def affordable(
+    texts: int, unlabelled: int, seconds: float, speed: AnswerTimes, labels: int = 1
+) -> RoleSizes:
+    """Roles of the texts that the teacher answers in these seconds: of all, or of 1,000 times a
+    power of two, so that two calls on one machine take the same. Likewise those `unlabelled` that
+    it answers besides."""
 
     def takes(number: int) -> float:
         train = RoleSizes.of(number).train
         return (number - train) * speed.teacher + train * speed.teaching
 
-    if takes(texts) <= seconds:
-        return texts
-    number = 1000
-    while takes(2 * number) <= seconds:
-        number *= 2
-    return min(texts, number)
+    number = _most(texts, seconds, takes)
+    more, left = 0, seconds - takes(number)
+    if unlabelled and number == texts and 1000 * speed.teaching <= left:
+        more = _most(unlabelled, left, lambda rows: rows * speed.teaching)
+    return replace(RoleSizes.of(number, labels), unlabelled=more or None)
+
+
+def _most(number: int, seconds: float, takes: Callable[[int], float]) -> int:
+    """The number, or 1,000 times the largest power of two that takes these seconds at most."""
+    if takes(number) <= seconds:
+        return number
+    most = 1000
+    while takes(2 * most) <= seconds:
+        most *= 2
+    return min(number, most)
 
 
 def more_texts(reached: float, share: float, texts: int) -> int | None:
@@ -164,21 +189,21 @@ def more_texts(reached: float, share: float, texts: int) -> int | None:
     return None
 
 
-def at_once(texts: int, student: bool = False) -> list[Knobs]:
+def at_once(sizes: RoleSizes, student: bool = False) -> list[Knobs]:
     """Cuts without training; and where there are enough texts for cells one that is hardly trained,
     which tells how fast this machine is. Of few texts a `student` that is named learns at once."""
-    train = RoleSizes.of(texts).train
-    if not many(texts):
+    train = sizes.taught
+    if not sizes.many:
         if student:
             return [_distilled(1.0, _FEWEST_OF_CUT, train)]
         return [_cut(ratio) for ratio in (0.8, 0.65, 0.5)]
     return [_cell(1, _TRIED, train), *([] if student else [_cut(0.65)])]
 
 
-def afterwards(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -> list[Knobs]:
+def afterwards(run: RunRecord, sizes: RoleSizes, seconds: float, speed: AnswerTimes) -> list[Knobs]:
     """Plan further trials, the most valuable first, for this many seconds, after those of
     `at_once`."""
-    train = RoleSizes.of(texts).train
+    train = sizes.taught
     step = _seconds_of_a_step(run, train)
     if step is None:
         return []
@@ -229,9 +254,11 @@ def _first_student(
     return [] if trained else _of_student(speed, seconds, train)
 
 
-def longer_student(run: RunRecord, texts: int, seconds: float, speed: AnswerTimes) -> list[Knobs]:
+def longer_student(
+    run: RunRecord, sizes: RoleSizes, seconds: float, speed: AnswerTimes
+) -> list[Knobs]:
     """Plan the named student again, with all of the seconds, if they are many more than it had."""
-    student = _of_student(speed, _PLANNED * seconds, RoleSizes.of(texts).train)
+    student = _of_student(speed, _PLANNED * seconds, sizes.taught)
     return [knobs for knobs, _ in student if not _had(run, knobs)]
 
 
@@ -244,14 +271,15 @@ def _of_student(speed: AnswerTimes, seconds: float, train: int) -> list[tuple[Kn
     return [(_distilled(1.0, steps, train), steps * of_step)] if steps >= _FEWEST else []
 
 
-def advice(run: RunRecord, texts: int) -> list[str]:
+def advice(run: RunRecord, sizes: RoleSizes) -> list[str]:
     """Say what more texts or more minutes would bring."""
-    if not many(texts):
+    if not sizes.many:
+        texts = sizes.judgeable + (sizes.unlabelled or 0)
         return [
             f"with {_ENOUGH:,} texts or more (these are {texts:,}) compress also trains small "
             "classifiers on your model's answers, which are several times as fast"
         ]
-    train = RoleSizes.of(texts).train
+    train = sizes.taught
     steps = max((_steps(trial.knobs, train) for trial in run.finished), default=0)
     if steps < 0.8 * _WHOLE:
         return [

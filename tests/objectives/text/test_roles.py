@@ -132,6 +132,9 @@ def test_rows_beyond_train_may_be_the_text_without_labels() -> None:
     whole = {row for rows in text.roles.values() for row in rows.texts} | set(text.unlabelled)
     assert whole == {(words,) for words, _ in ROWS}
     assert text.roles["train"].texts == load_text(task_of(ROWS, train=20)).roles["train"].texts
+    fewer = load_text(task_of(ROWS, train=20, unlabelled_split="train", unlabelled=5))
+    assert fewer.read.endswith("unlabelled 5")
+    assert len(set(fewer.unlabelled) & set(text.unlabelled)) == 5
 
 
 def test_the_file_of_the_rows_may_be_that_of_the_text_without_labels(tmp_path: Path) -> None:

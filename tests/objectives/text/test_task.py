@@ -394,6 +394,7 @@ def test_what_a_user_gets_wrong_is_one_clear_line(case: str) -> None:
             r"label is \('a', 'b', 'a'\); it must be different",
         ),
         ({"unlabelled_split": "train"}, ".*train=None takes all of them; set train"),
+        ({"unlabelled": 5}, "unlabelled is 5, but there is no unlabelled_split"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(fields: dict[str, Any], message: str) -> None:

@@ -128,7 +128,7 @@ def test_with_labels_and_many_texts_cells_are_trained(
     lines = zip(rows["text"], rows["label"], strict=True)
     table.write_text("text;label\n" + "".join(f'"{text}";{label}\n' for text, label in lines))
     own = {"delimiter": ";", "encoding": "latin-1", "max_length": 24}
-    monkeypatch.setattr(planning, "affordable", lambda texts, *_: texts - 20)
+    monkeypatch.setattr(planning, "affordable", lambda texts, *_: planning.RoleSizes.of(texts - 20))
     own["say"] = (lines_said := list[str]()).append
     found = compress(teacher, table, out="small", minutes=3, min_metric_kept=0.5, **own)
     texts = len(set(rows["text"]))
@@ -166,12 +166,12 @@ def test_a_model_and_a_table_in_memory_give_the_run_of_their_files(
     assert files.run.folder == memory.run.folder
 
 
-def test_rows_without_a_label_go_and_many_labels_get_rows(teacher: Path, tmp_path: Path) -> None:
+def test_rows_without_a_label_teach_and_many_labels_get_rows(teacher: Path, tmp_path: Path) -> None:
     rows, labels = planted_rows()["text"][:256], 16
     table = tmp_path / "table.csv"
     lines = [f'"{text}",{n % labels if n % 7 else ""}\n' for n, text in enumerate(rows)]
     table.write_text("text,label\n" + "".join(lines))
-    study, texts, *_ = compressing._study(
+    study, used, *_ = compressing._study(
         str(teacher),
         None,
         table,
@@ -182,9 +182,11 @@ def test_rows_without_a_label_go_and_many_labels_get_rows(teacher: Path, tmp_pat
         60,
         print,
     )
-    sizes = {role: len(own.labels) for role, own in load_text(study.task).roles.items()}
-    assert texts == sum(sizes.values()) == 256 - 37
-    assert sizes["alpha"] == labels > texts // 20
+    text = load_text(study.task)
+    sizes = {role: len(own.labels) for role, own in text.roles.items()}
+    assert used.judgeable == sum(sizes.values()) == 256 - 37
+    assert used.unlabelled == len(text.unlabelled) == 37
+    assert sizes["alpha"] == labels > used.judgeable // 20
 
 
 @pytest.mark.parametrize(
@@ -338,12 +340,20 @@ def test_every_text_has_one_role(texts: int) -> None:
 
 def test_more_texts_than_can_be_answered_are_left_out() -> None:
     speed = planning.AnswerTimes(teacher=1.0, teaching=1.0)
-    assert planning.affordable(900, 1000, speed) == 900
-    assert planning.affordable(90_000, 9000, speed) == 8000
-    assert planning.affordable(90_000, 9100, speed) == 8000, "the next call takes the same"
-    assert planning.affordable(90_000, 10, speed) == 1000
-    faster = replace(speed, teaching=0.25)
-    assert planning.affordable(90_000, 9000, faster) == 16_000, "6,500 judge, 9,500 teach"
+
+    def used(texts: int, unlabelled: int, seconds: float) -> tuple[int, int | None]:
+        sizes = planning.affordable(texts, unlabelled, seconds, speed)
+        return sizes.judgeable, sizes.unlabelled
+
+    assert used(900, 0, 1000) == (900, None)
+    assert used(90_000, 0, 9000) == (8000, None)
+    assert used(90_000, 0, 9100) == (8000, None), "the next call takes the same"
+    assert used(90_000, 5000, 10) == (1000, None)
+    assert used(900, 70, 2000) == (900, 70)
+    assert used(900, 50_000, 5000) == (900, 4000), "as many without a label as there is time for"
+    assert used(900, 50_000, 1000) == (900, None)
+    speed = replace(speed, teaching=0.25)
+    assert used(90_000, 0, 9000) == (16_000, None), "6,500 judge, 9,500 teach"
 
 
 def finished(knobs: Mapping[str, Any], seconds: float, worth: float = 0.0) -> Any:
@@ -357,15 +367,15 @@ def run_of(*trials: Any) -> Any:
 
 
 def test_the_plan_is_as_long_as_the_minutes() -> None:
-    texts = 10_000
-    train = planning.RoleSizes.of(texts).train
-    tried, cut = planning.at_once(texts)
+    sizes = planning.RoleSizes.of(10_000)
+    train = sizes.train
+    tried, cut = planning.at_once(sizes)
     assert (tried["method"], cut["method"]) == ("cells", "cut")
     begun = finished(tried, seconds=20)  # a tenth of a second a step
 
     def plan(seconds: float, *had: Any) -> list[tuple[str, int, float]]:
         found = planning.afterwards(
-            run_of(begun, *had), texts, seconds, planning.AnswerTimes(0.002, 0.002)
+            run_of(begun, *had), sizes, seconds, planning.AnswerTimes(0.002, 0.002)
         )
         return [
             (
@@ -385,9 +395,9 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     assert plan(5000) == [cell, words, distilled, noised, noised_words]
 
     def advised(*had: Any) -> str:
-        return " ".join(planning.advice(run_of(begun, *had), texts))
+        return " ".join(planning.advice(run_of(begun, *had), sizes))
 
-    first = planning.afterwards(run_of(begun), texts, 5000, planning.AnswerTimes(0.002, 0.002))
+    first = planning.afterwards(run_of(begun), sizes, 5000, planning.AnswerTimes(0.002, 0.002))
     had = [finished(one, 400) for one in first]
     assert "with more minutes" in advised()
     assert advised(*had) == ""
@@ -397,36 +407,37 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     had[3] = finished(first[3], 400, worth=1.0)
     assert plan(5000, *had) == [noised]
     [last] = planning.afterwards(
-        run_of(begun, *had), texts, 5000, planning.AnswerTimes(0.002, 0.002)
+        run_of(begun, *had), sizes, 5000, planning.AnswerTimes(0.002, 0.002)
     )
     assert last["cells.operations[1]"] == "conv5"
     assert plan(5000, *had, finished(last, 600)) == [], "what was done is not done again"
-    assert "with 1,000 texts or more" in " ".join(planning.advice(run_of(begun), 200))
+    few = planning.advice(run_of(begun), planning.RoleSizes.of(200))
+    assert "with 1,000 texts or more (these are 200)" in " ".join(few)
 
 
 def test_a_student_that_is_named_is_trained_whole_in_place_of_cuts() -> None:
-    texts = 10_000
-    [tried] = planning.at_once(texts, True)
+    sizes = planning.RoleSizes.of(10_000)
+    rows = sizes.train
+    [tried] = planning.at_once(sizes, True)
     assert tried["method"] == "cells"
     begun, speed = finished(tried, seconds=20), planning.AnswerTimes(0.1, 0.1, student=0.001)
-    rows = planning.RoleSizes.of(texts).train
-    plan = planning.afterwards(run_of(begun), texts, 1000, speed)
+    plan = planning.afterwards(run_of(begun), sizes, 1000, speed)
     assert [knobs["method"] for knobs in plan] == ["distilled", "cells"]
     assert plan[0]["distilled.target_ratio"] == 1
-    steps = plan[0]["distilled.stages.recover.epochs"] * planning.RoleSizes.of(texts).train / 32
+    steps = plan[0]["distilled.stages.recover.epochs"] * rows / 32
     assert steps == pytest.approx(2000), "256 s, though the model would take 900 for a pass"
-    short, _ = planning.afterwards(run_of(begun), texts, 110, speed)
-    steps = short["distilled.stages.recover.epochs"] * planning.RoleSizes.of(texts).train / 32
+    short, _ = planning.afterwards(run_of(begun), sizes, 110, speed)
+    steps = short["distilled.stages.recover.epochs"] * rows / 32
     assert steps == pytest.approx(343, abs=1), "half of the time; a cell has the rest"
-    had = [finished(knobs, 50) for knobs in planning.afterwards(run_of(begun), texts, 110, speed)]
+    had = [finished(knobs, 50) for knobs in planning.afterwards(run_of(begun), sizes, 110, speed)]
     trained = [finished(planning._cell(blocks, 4000, rows), 400) for blocks in range(3)]
     run = run_of(begun, *had, *trained)
-    assert planning.afterwards(run, texts, 200, speed) == []
-    [longer] = planning.longer_student(run, texts, 200, speed)
+    assert planning.afterwards(run, sizes, 200, speed) == []
+    [longer] = planning.longer_student(run, sizes, 200, speed)
     steps = longer["distilled.stages.recover.epochs"] * rows / 32
     assert steps == pytest.approx(1250), "all of the time"
-    assert planning.longer_student(run, texts, 60, speed) == [], "it had nearly as many"
-    [few] = planning.at_once(200, True)
+    assert planning.longer_student(run, sizes, 60, speed) == [], "it had nearly as many"
+    [few] = planning.at_once(planning.RoleSizes.of(200), True)
     assert few["method"] == "distilled"
 
 
@@ -485,7 +496,7 @@ def judged(wrong: Sequence[int], rows: int = 600) -> tuple[list[Member], GateRow
 def chosen(wrong: Sequence[int], rows: int = 600, *, nearest: bool = False, **aims: float) -> Any:
     members, judges = judged(wrong, rows)
     gate = compressing._gate("accuracy", aims)
-    return compressing._chosen(members, judges, gate, 2 * rows, nearest)
+    return compressing._chosen(members, judges, gate, planning.RoleSizes.of(2 * rows), nearest)
 
 
 def test_the_cheapest_that_passes_is_taken() -> None:
