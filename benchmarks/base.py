@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from benchmarks.compress import Labelled, Unpruned, parts, table, unpruned_of
+from benchmarks.compress import GATES, Labelled, Unpruned, parts, table, unpruned_of
 from benchmarks.harness import Row
 from benchmarks.rivals import Rival, Rivals, compressed, judged, served
 from maskfront import Task, Teacher, launch
@@ -16,21 +17,27 @@ from objectives.workbench.inputs import read_inputs
 from orchestrator.command.candidates import Candidates
 from orchestrator.command.cascading import FASTER
 from orchestrator.command.planning import RoleSizes
-from studies._data import minilm
+from studies._data import minilm, other_tweets
 
 
 class Base(Rivals):
     """What do `compress`, its own cuts, MiniLM and cells keep of a model of BERT-base's size?
 
     MPNet is fine-tuned on the task, and its answers teach. "compress" is one call by each gate, and
-    "student" likewise with MiniLM as its student; "cuts" and "minilm" are the studies of
-    studies/base.py, whose fronts are judged in float32 and in int8; "checkpoint" is MiniLM
-    fine-tuned on the labels. All that is made stays below `--cache` and goes on from there.
+    "student" likewise with MiniLM as its student; "compress-more" and "student-more" also read all
+    other tweets, without labels. "cuts" and "minilm" are the studies of studies/base.py, whose
+    fronts are judged in float32 and in int8; "checkpoint" is MiniLM fine-tuned on the labels. All
+    that is made stays below `--cache` and goes on from there.
     """
 
     name = "base"
     seeds = (0, 1, 2)
-    grid = {"part": ("compress", "student", "checkpoint", "cuts", "minilm")}
+    grid = {
+        "part": (
+            *("compress", "student", "compress-more", "student-more"),
+            *("checkpoint", "cuts", "minilm"),
+        )
+    }
     groups = ("task", "part", "rival")
 
     def prepare(self, key: Row) -> Unpruned:
@@ -49,16 +56,28 @@ class Base(Rivals):
         os.chdir(folder)
         unseen, texts = parts(unpruned.others, key["seed"])
         made = [*_both("MPNet", unpruned)]
-        if key["part"] in ("compress", "student"):
+        kind, _, more = key["part"].partition("-")
+        if kind in ("compress", "student"):
             scratch = folder / key["part"]
             scratch.mkdir(exist_ok=True)
-            student = minilm() if key["part"] == "student" else None
-            made += compressed(unpruned, texts, self.asked.minutes, scratch, student)
+            made += compressed(
+                *(unpruned, texts, self.asked.minutes, scratch),
+                minilm() if kind == "student" else None,
+                unlabelled=other_tweets() if more else (),
+                gates=self.asked.gates,
+            )
         elif key["part"] == "checkpoint":
             made += _both("MiniLM", unpruned_of(self.asked, self.scratch / f"{key['seed']}"))
         else:
             made += self._front(key["part"], unpruned, texts)
         return judged(made, unseen, unpruned.task.metric)
+
+    @classmethod
+    def parser(cls) -> argparse.ArgumentParser:
+        """Return the options, with the gates of `compress`."""
+        parser = super().parser()
+        parser.add_argument("--gates", nargs="+", choices=GATES, default=list(GATES))
+        return parser
 
     def _front(self, part: str, unpruned: Unpruned, texts: Labelled) -> Iterator[tuple[str, Rival]]:
         """Run a study on the texts without their labels; each model of its front in each engine."""

@@ -68,12 +68,20 @@ def parts(rows: Labelled, seed: int) -> tuple[Labelled, Labelled]:
     return unseen, texts
 
 
-def table(file: Path, rows: Labelled, names: Sequence[str], *, labelled: bool) -> None:
-    """Write a CSV of texts, and of labels by their names."""
+def table(
+    file: Path,
+    rows: Labelled,
+    names: Sequence[str],
+    *,
+    labelled: bool,
+    unlabelled: Sequence[str] = (),
+) -> None:
+    """Write a CSV of texts, and of labels by their names; further texts have none."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(("text", "label") if labelled else ("text",))
         writer.writerows((text, names[label])[: 1 + labelled] for text, label in rows)
+        writer.writerows((text, "")[: 1 + labelled] for text in unlabelled)
 
 
 def answers_of(

@@ -278,20 +278,29 @@ def engines(unpruned: Unpruned, folder: Path) -> Iterator[tuple[str, Rival]]:
 
 
 def compressed(
-    unpruned: Unpruned, texts: Labelled, minutes: float, folder: Path, student: str | None = None
+    unpruned: Unpruned,
+    texts: Labelled,
+    minutes: float,
+    folder: Path,
+    student: str | None = None,
+    *,
+    unlabelled: Sequence[str] = (),
+    gates: Sequence[str] = tuple(GATES),
 ) -> Iterator[tuple[str, Rival]]:
     """Make what `compress` makes of these texts, by each gate."""
     names = list(unpruned.model.config.id2label.values())
-    for gate, aim in GATES.items():
-        table(folder / "texts.csv", texts, names, labelled=gate == "metric")
+    for gate in gates:
+        labelled, aim = gate == "metric", GATES[gate]
+        table(folder / "texts.csv", texts, names, labelled=labelled, unlabelled=unlabelled)
         done = compress(
             *(unpruned.folder / "model", folder / "texts.csv"),
             out=folder / gate,
             student=student,
+            quotechar='"',
             minutes=minutes,
             max_length=unpruned.task.max_length,
             take_nearest=True,
-            metric=unpruned.task.metric if gate == "metric" else "accuracy",
+            metric=unpruned.task.metric if labelled else "accuracy",
             **aim,
         )
         yield f"compress, gate of {gate}", served(folder / gate, done.seconds, names)

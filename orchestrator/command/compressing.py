@@ -50,7 +50,7 @@ a few hundred texts measure a share to within two hundredths."""
 _MODELS = Path("runs/models")
 _FEWEST = 20  # texts: fewer tell no two models apart
 # Share of the time in which the unpruned model answers texts; those beyond it are left out.
-_ANSWERING = 1 / 3
+_ANSWERING = 0.4
 _MOST = 8  # trials that are candidates
 # Time reserved for the end, as a multiple of the time to write the unpruned model.
 _SERVED = 5
