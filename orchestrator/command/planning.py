@@ -257,22 +257,31 @@ def _first_student(
 ) -> list[tuple[Knobs, float]]:
     """`_of_student`, unless it has been trained."""
     trained = any(trial.knobs.get(METHOD) == "distilled" for trial in run.finished)
-    return [] if trained else _of_student(speed, seconds, train)
+    if speed.student is None or trained:
+        return []
+    # Its own pass and the one back.
+    return _of_student(4 * _BATCH * speed.student, seconds, train)
 
 
 def longer_student(
     run: RunRecord, sizes: RoleSizes, seconds: float, speed: AnswerTimes
 ) -> list[Knobs]:
-    """Plan the named student again, with all of the seconds, if they are many more than it had."""
-    student = _of_student(speed, _PLANNED * seconds, sizes.taught)
+    """Plan the named student again, with all of the seconds, if they are many more than it had. By
+    then the time of its steps is known."""
+    epochs = "distilled.stages.recover.epochs"
+    had = [
+        trial.seconds / (trial.knobs[epochs] * sizes.taught / _BATCH)
+        for trial in run.finished
+        if epochs in trial.knobs and trial.seconds is not None
+    ]
+    if speed.student is None or not had:
+        return []
+    student = _of_student(min(had), _PLANNED * seconds, sizes.taught)
     return [knobs for knobs, _ in student if not _had(run, knobs)]
 
 
-def _of_student(speed: AnswerTimes, seconds: float, train: int) -> list[tuple[Knobs, float]]:
-    """The trial of the student that is named, if any, with its seconds."""
-    if speed.student is None:
-        return []
-    of_step = 4 * _BATCH * speed.student
+def _of_student(of_step: float, seconds: float, train: int) -> list[tuple[Knobs, float]]:
+    """The trial of the student that is named, if there is time for it, with its seconds."""
     steps = int(min(_WHOLE / 2, seconds / of_step))
     return [(_distilled(1.0, steps, train), steps * of_step)] if steps >= _FEWEST else []
 
