@@ -70,7 +70,7 @@ class Base(Rivals):
             made += _both("MiniLM", unpruned_of(self.asked, self.scratch / f"{key['seed']}"))
         else:
             made += self._front(key["part"], unpruned, texts)
-        return judged(made, unseen, unpruned.task.metric)
+        return judged(made, unseen, unpruned.task.metric, throughput=512)
 
     @classmethod
     def parser(cls) -> argparse.ArgumentParser:

@@ -306,12 +306,18 @@ def compressed(
         yield f"compress, gate of {gate}", served(folder / gate, done.seconds, names)
 
 
-def judged(models: Sequence[tuple[str, Rival]], unseen: Labelled, metric: Metric) -> Iterator[Row]:
-    """Judge each beside the first, the teacher, and the second, its int8."""
+def judged(
+    models: Sequence[tuple[str, Rival]],
+    unseen: Labelled,
+    metric: Metric,
+    throughput: int = _THROUGHPUT,
+) -> Iterator[Row]:
+    """Judge each beside the first, the teacher, and the second, its int8. Texts a second are those
+    of `throughput` texts."""
     texts, labels = [text for text, _ in unseen], np.array([label for _, label in unseen])
     calls = [model for _, model in models]
     times = text_to_label(calls, texts[:TIMED])  # type: ignore[arg-type]
-    many = (texts * (1 + _THROUGHPUT // len(texts)))[:_THROUGHPUT]
+    many = (texts * (1 + throughput // len(texts)))[:throughput]
     batches = text_to_label(calls, many, batch=_BATCH)  # type: ignore[arg-type]
     answers = [model.answer(texts) for model in calls]
     values = [metric_value(metric, labels, answer) for answer in answers]
