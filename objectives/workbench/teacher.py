@@ -105,7 +105,7 @@ class Teacher(Checked):
     precision: Precision = "auto"
     """Precision of the matmuls of the fine-tuning. "auto" is bfloat16 where the device has
     instructions for it, else float32."""
-    engine: Engine = "eager"
+    engine: Engine = field(default="eager", metadata=LATER)
     """Engine in which BERTs answer the rows that students learn from; in torch they answer those
     that judge. On a CPU onnxruntime-int8 answers two to five times as many texts a second."""
     trials: NonNegativeInt = field(default=0, metadata=LATER)
@@ -157,7 +157,11 @@ class Teacher(Checked):
     @property
     def fine_tuning(self) -> dict[str, Any]:
         """Settings of the fine-tuning by field; those that are `LATER` only if set."""
-        later = [f.name for f in fields(self) if f.metadata and getattr(self, f.name) != f.default]
+        later = [
+            f.name
+            for f in fields(self)
+            if f.metadata and f.name != "engine" and getattr(self, f.name) != f.default
+        ]
         return {name: getattr(self, name) for name in (*FINE_TUNING, *later)}
 
 

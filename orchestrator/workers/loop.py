@@ -286,7 +286,8 @@ def address(folder: RunFolder, storage: str | None) -> str:
 def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
     """Read and check the inputs of all trials; also the definition of the study."""
     quiet_libraries()
-    for engine in (study.engine, study.teacher.engine):
+    teachers = (study.teacher, *(extra.teacher for extra in study.beside))
+    for engine in (study.engine, *(teacher.engine for teacher in teachers)):
         check_engine(engine, device)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     inputs = read_inputs(

@@ -321,3 +321,4 @@ def test_thresholds_and_truncation_decide_a_study_of_each_task(study: Study) -> 
     said = definition_of(both, "text", "model", beside={"other": ("text", "model")})
     own = {name: value for name, value in said.items() if "threshold" in name or "trunc" in name}
     assert own == {"beside.other.thresholds": "selection", "beside.other.truncation": "head+tail"}
+    assert not [name for name in said if name.endswith("engine")], "as before there was one"

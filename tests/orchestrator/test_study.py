@@ -26,6 +26,7 @@ from objectives.text.task import Task
 from objectives.training.stages import Stage
 from objectives.workbench.fidelity import Fidelity
 from orchestrator.identity import definition_of, sources_of
+from orchestrator.workers.loop import read_study
 from tests.conftest import config_of
 
 Knob = FloatDistribution | IntDistribution | CategoricalDistribution
@@ -323,6 +324,17 @@ def test_an_engine_goes_with_the_cost_of_milliseconds(study: Study) -> None:
         "engine": "onnxruntime-int8",
         "latency_batch": "8",
     }
+
+
+def test_the_engine_of_the_teacher_decides_results_where_it_is_set(study: Study) -> None:
+    known = definition_of(study, "data", "checkpoint")
+    faster = replace(study, teacher=replace(study.teacher, engine="bfloat16"))
+    both = definition_of(faster, "data", "checkpoint")
+    assert both == known | {"teacher.engine": "bfloat16"}
+    with pytest.raises(UserError, match=r"-int8' only runs on the CPU, not on 'cuda:0'"):
+        read_study(
+            replace(study, teacher=replace(study.teacher, engine="onnxruntime-int8")), "cuda:0"
+        )
 
 
 def test_where_nothing_is_drawn_the_first_trials_are_all(study: Study) -> None:

@@ -222,3 +222,4 @@ def test_without_trials_nothing_that_is_kept_tells_of_them(tiny_bert: str) -> No
         "warmup": 0.2,
         "trials": 2,
     }
+    assert replace(plain, engine="bfloat16").fine_tuning == plain.fine_tuning
