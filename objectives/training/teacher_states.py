@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from objectives.cache import atomic_write, cached_array, kernel_lock, read_array
-from objectives.engines.names import Engine
+from objectives.engines.names import BITS, FULL_BITS, Engine
 from objectives.engines.serving import ForwardPass, make_runnable
 from objectives.measures.evaluate import predict, predict_with, sequences_a_pass
 from objectives.problem import Problem
@@ -71,6 +71,9 @@ def _run_in(engine: Engine, teacher: Classifier, session: Session) -> ForwardPas
         with atomic_write(folder) as unfinished:
             unfinished.mkdir()
             opened(unfinished)
+            if BITS[engine] != FULL_BITS:  # the float32 file is four times as large
+                for file in unfinished.rglob("model.onnx"):
+                    file.unlink()
     return opened(folder)
 
 
