@@ -387,13 +387,12 @@ def _study(
     sizes = planning.affordable(
         counts.texts, unlabelled, _ANSWERING * seconds, speed, counts.labels
     )
-    texts = sizes.judgeable + (sizes.unlabelled or 0)
     fewer = []
-    if texts < counts.texts + unlabelled:
+    if sizes.texts < counts.texts + unlabelled:
         answered = f"your model answers about {1 / speed.teacher:,.0f} a second here"
         fewer.append(
-            f"{texts:,} of the {counts.texts + unlabelled:,} texts are used: {answered}, more in "
-            "more minutes"
+            f"{sizes.texts:,} of the {counts.texts + unlabelled:,} texts are used: {answered}, "
+            "more in more minutes"
         )
         say(fewer[0])
     if sizes.unlabelled:

@@ -123,10 +123,15 @@ class RoleSizes:
         return self.train + self.alpha + self.select + self.heldout
 
     @property
+    def texts(self) -> int:
+        """Number of all texts."""
+        return self.judgeable + (self.unlabelled or 0)
+
+    @property
     def many(self) -> bool:
         """Whether there are enough texts for cells; then it pays, too, to write the teacher in
         int8."""
-        return self.judgeable + (self.unlabelled or 0) >= _ENOUGH
+        return self.texts >= _ENOUGH
 
     @property
     def vouching(self) -> int:
@@ -289,10 +294,9 @@ def _of_student(of_step: float, seconds: float, train: int) -> list[tuple[Knobs,
 def advice(run: RunRecord, sizes: RoleSizes) -> list[str]:
     """Say what more texts or more minutes would bring."""
     if not sizes.many:
-        texts = sizes.judgeable + (sizes.unlabelled or 0)
         return [
-            f"with {_ENOUGH:,} texts or more (these are {texts:,}) compress also trains small "
-            "classifiers on your model's answers, which are several times as fast"
+            f"with {_ENOUGH:,} texts or more (these are {sizes.texts:,}) compress also trains "
+            "small classifiers on your model's answers, which are several times as fast"
         ]
     train = sizes.taught
     steps = max((_steps(trial.knobs, train) for trial in run.finished), default=0)
