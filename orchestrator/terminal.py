@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from typing import Any
 
 from rich.console import Console
 
@@ -29,3 +30,18 @@ def for_shell(text: object) -> str:
 def say_to_stderr(line: str) -> None:
     """Print a line to stderr, beside the result of a command."""
     say(Console(stderr=True), f"maskfront: {line}")
+
+
+class SaysOnce(Console):
+    """Console that prints each line about data and models once, though every round repeats it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def out(self, *objects: Any, **options: Any) -> None:
+        """Print a line if it is new; lines of steps, which begin with a space, always."""
+        line = str(objects[0])
+        if line.startswith(" ") or line not in self._said:
+            super().out(*objects, **options)
+        self._said.add(line)

@@ -19,7 +19,7 @@ from rich.console import Console
 from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of, spread
 from objectives.combining.members import GateRows, Member, enough
-from objectives.device import choose_device, share_of_int8
+from objectives.device import choose_device
 from objectives.engines.names import Engine
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few, spelled
@@ -38,6 +38,7 @@ from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import read_rows
 from orchestrator.study import Study
+from orchestrator.terminal import SaysOnce
 from orchestrator.workers.loop import read_study
 from reports.exporting.deployed_card import Deployed, choice_of, named
 from reports.exporting.export import check_free
@@ -70,21 +71,6 @@ class Compressed:
     """Duration of the call."""
     advice: tuple[str, ...]
     """Lines that say what more minutes or more texts would bring."""
-
-
-class _SaysOnce(Console):
-    """Console that prints each line about data and models once, though every round repeats it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[str] = set()
-
-    def out(self, *objects: Any, **options: Any) -> None:
-        """Print a line if it is new; lines of steps, which begin with a space, always."""
-        line = str(objects[0])
-        if line.startswith(" ") or line not in self._said:
-            super().out(*objects, **options)
-        self._said.add(line)
 
 
 @spelled
@@ -155,7 +141,7 @@ def compress(
             "onnx".
     """
     began, total = time.monotonic(), _seconds(minutes)
-    console = console or _SaysOnce()
+    console = console or SaysOnce()
 
     def left() -> float:
         return began + total - time.monotonic()
@@ -201,9 +187,7 @@ def compress(
         _check_worth(study, inputs, run)
         speed = _with_teaching(speed, study, candidates)
         for _ in range(planning.ROUNDS):
-            remaining = left() - reserve
-            more = planning.afterwards(run, sizes, remaining, speed)
-            more = more or planning.longer_student(run, sizes, remaining, speed)
+            more = planning.afterwards(run, sizes, left() - reserve, speed)
             if not more:
                 break
             run = tried(more)
@@ -372,18 +356,13 @@ def _study(
             f"'{source}' has {counts.texts} different texts{labelled}; compress needs {_FEWEST} or "
             "more"
         )
-    checkpoints = [checkpoint for checkpoint in (model, student) if checkpoint]
-    for checkpoint in checkpoints:
-        check_lengths(Checkpoint(checkpoint), max_length)
-    device = choose_device("auto")  # that trains
-    of_teacher, *of_student = (
-        planning.seconds_of_an_answer(checkpoint, counts.some, max_length, device)
-        for checkpoint in checkpoints
-    )
-    in_int8 = device == "cpu" and planning.RoleSizes.of(counts.texts + unlabelled).many
+    for checkpoint in (model, student):
+        if checkpoint:
+            check_lengths(Checkpoint(checkpoint), max_length)
+    many = planning.RoleSizes.of(counts.texts + unlabelled).many
+    in_int8 = many and choose_device("auto") == "cpu"
     engine: Engine = FASTER[-1] if in_int8 else "eager"
-    teaching = of_teacher * (share_of_int8() if in_int8 else 1)
-    speed = planning.AnswerTimes(of_teacher, teaching, *of_student)
+    speed = planning.answer_times(model, student, counts.some, max_length, in_int8=in_int8)
     sizes = planning.affordable(
         counts.texts, unlabelled, _ANSWERING * seconds, speed, counts.labels
     )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from optuna.distributions import (
 
 from objectives.combining.gate import vouching
 from objectives.combining.members import enough
+from objectives.device import choose_device, share_of_int8, share_of_training
 from objectives.measures.evaluate import predict
 from objectives.methods.cells.cell_search import CellSearch
 from objectives.methods.cross_distillation import CrossDistillation
@@ -67,6 +68,7 @@ _ALIKE = 16  # texts of a pass that is timed
 _TRIED = 200  # steps of the cell by which the machine's speed is told
 _WHOLE = 4000  # steps after which a cell hardly gains any more
 _FEWEST = 300  # fewest steps of a cell
+_PASSES = 4  # times as long as an answer a step of training takes, forwards and backwards
 _FEWEST_OF_CUT = 500  # fewest steps of a distilled cut
 _ENOUGH = 1000  # texts from which on cells are trained
 _NEARLY = 0.7  # share of the training with which a model counts as trained
@@ -89,6 +91,8 @@ class AnswerTimes:
     """Seconds of the teacher in the engine in which it answers train rows."""
     student: float | None = None
     """Seconds of the checkpoint that `student` names, if any."""
+    training: float = 1.0
+    """Share of these seconds, of float32, that a pass of a training takes."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +143,26 @@ class RoleSizes:
         return vouching(self.select)
 
 
-def seconds_of_an_answer(model: str, some: Examples, max_length: int, device: str) -> float:
-    """Time one text of the unpruned model in batches on the device, at its fastest. Raises
-    UserError for a model that is no classifier."""
+def answer_times(
+    model: str, student: str | None, some: Examples, max_length: int, *, in_int8: bool
+) -> AnswerTimes:
+    """Time the models on the device that trains. Raises UserError for one that is no classifier."""
+    device = choose_device("auto")
+    teacher, *others = (
+        _seconds_of_an_answer(checkpoint, some, max_length, device)
+        for checkpoint in (model, student)
+        if checkpoint
+    )
+    return AnswerTimes(
+        teacher=teacher,
+        teaching=teacher * (share_of_int8() if in_int8 else 1.0),
+        student=others[0] if others else None,
+        training=share_of_training(device),
+    )
+
+
+def _seconds_of_an_answer(model: str, some: Examples, max_length: int, device: str) -> float:
+    """Time one text of a model in batches on the device, at its fastest."""
     checkpoint = Checkpoint(model)
     checkpoint.bert_config()  # refuses what cannot be cut
     checkpoint.check_classifier()
@@ -211,84 +232,85 @@ def at_once(sizes: RoleSizes, student: bool = False) -> list[Knobs]:
     return [_cell(1, _TRIED, train), *([] if student else [_cut(0.65)])]
 
 
+@dataclass
+class _Plan:
+    """Trials that a run lacks, as many as the seconds allow."""
+
+    run: RunRecord
+    left: float
+    """Seconds that no trial of the plan takes."""
+    knobs: list[Knobs] = field(default_factory=list)
+
+    def want(self, knobs: Knobs, takes: float) -> None:
+        """Add a trial that takes these seconds, if there is time for it and it is new."""
+        if takes <= self.left and knobs not in self.knobs and not _had(self.run, knobs):
+            self.knobs.append(knobs)
+            self.left -= takes
+
+
 def afterwards(run: RunRecord, sizes: RoleSizes, seconds: float, speed: AnswerTimes) -> list[Knobs]:
     """Plan further trials, the most valuable first, for this many seconds, after those of
     `at_once`."""
-    train = sizes.taught
-    step = _seconds_of_a_step(run, train)
+    step = _seconds_of_a_step(run, sizes.taught)
     if step is None:
         return []
-    left, plan = _PLANNED * seconds, list[Knobs]()
+    plan = _Plan(run, _PLANNED * seconds)
+    if not any(trial.knobs.get(METHOD) == "distilled" for trial in run.finished):
+        _want_student(plan, sizes.taught, speed, plan.left / 2)
+    _want_cells(plan, sizes.taught, speed, step)
+    if not plan.knobs:
+        _want_student(plan, sizes.taught, speed, plan.left)
+    return plan.knobs
 
-    def want(knobs: Knobs, takes: float) -> None:
-        nonlocal left
-        if takes <= left and knobs not in plan and not _had(run, knobs):
-            plan.append(knobs)
-            left -= takes
 
-    for knobs, takes in _first_student(run, speed, left / 2, train):
-        want(knobs, takes)
-    steps = int(min(_WHOLE, left / step))
+def _want_student(plan: _Plan, train: int, speed: AnswerTimes, seconds: float) -> None:
+    """Want the student that is named, trained for as long as these seconds allow."""
+    if speed.student is None:
+        return
+    epochs = "distilled.stages.recover.epochs"
+    measured = (
+        trial.seconds / (trial.knobs[epochs] * train / _BATCH)
+        for trial in plan.run.finished
+        if epochs in trial.knobs and trial.seconds is not None
+    )
+    step = min(measured, default=_PASSES * _BATCH * speed.student * speed.training)
+    steps = int(min(_WHOLE, seconds / step))
+    if steps >= _FEWEST:
+        plan.want(_distilled(1.0, steps, train), steps * step)
+
+
+def _want_cells(plan: _Plan, train: int, speed: AnswerTimes, step: float) -> None:
+    """Want cells, and a distilled cut if no student is named; a step of a cell takes so long."""
+    steps = int(min(_WHOLE, plan.left / step))
     if steps < _FEWEST:
-        return plan
+        return
     of_cell, of_words = steps * step, _WORDS * steps * step
     plain = _cell(1, steps, train)
-    want(plain, of_cell)
-    want(_cell(0, steps, train), of_words)
+    plan.want(plain, of_cell)
+    plan.want(_cell(0, steps, train), of_words)
     if speed.student is None:
-        # Its own pass and the one back, and the teacher's over all rows, which is kept.
-        of_cut, of_teacher = _BATCH * speed.teacher * 4 * _DISTILLED, 1.5 * speed.teacher * train
-        of_distilled = int(min(_WHOLE / 2, (left - of_teacher) / of_cut))
-        if of_distilled >= _FEWEST_OF_CUT:
-            distilled = _distilled(_DISTILLED, of_distilled, train)
-            want(distilled, of_distilled * of_cut + of_teacher)
-    made = [copies for trial in run.finished if (copies := trial.knobs.get("cells.noised"))]
+        _want_cut(plan, train, speed)
+    made = [copies for trial in plan.run.finished if (copies := trial.knobs.get("cells.noised"))]
     of_copy = train * speed.teaching  # its answers, once for a run
-    copies = made[0] if made else int(min(_NOISED, max(0.0, left - of_cell) / of_copy))
+    copies = made[0] if made else int(min(_NOISED, max(0.0, plan.left - of_cell) / of_copy))
     if speed.student is not None:
         copies = 0
     of_copies = 0.0 if made else copies * of_copy
     noised = _cell(1, steps, train, copies)
-    want(noised, of_cell + of_copies)
-    want(_cell(0, steps, train, copies), of_words + (noised not in plan) * of_copies)
-    if (alone := _had(run, plain)) and (more := _had(run, noised)):
+    plan.want(noised, of_cell + of_copies)
+    plan.want(_cell(0, steps, train, copies), of_words + (noised not in plan.knobs) * of_copies)
+    if (alone := _had(plan.run, plain)) and (more := _had(plan.run, noised)):
         pays = more.result.worth > alone.result.worth
-        want(_cell(2, steps, train, copies * pays), _SECOND_BLOCK * of_cell)
-    return plan
+        plan.want(_cell(2, steps, train, copies * pays), _SECOND_BLOCK * of_cell)
 
 
-def _first_student(
-    run: RunRecord, speed: AnswerTimes, seconds: float, train: int
-) -> list[tuple[Knobs, float]]:
-    """`_of_student`, unless it has been trained."""
-    trained = any(trial.knobs.get(METHOD) == "distilled" for trial in run.finished)
-    if speed.student is None or trained:
-        return []
-    # Its own pass and the one back.
-    return _of_student(4 * _BATCH * speed.student, seconds, train)
-
-
-def longer_student(
-    run: RunRecord, sizes: RoleSizes, seconds: float, speed: AnswerTimes
-) -> list[Knobs]:
-    """Plan the named student again, with all of the seconds, if they are many more than it had. By
-    then the time of its steps is known."""
-    epochs = "distilled.stages.recover.epochs"
-    had = [
-        trial.seconds / (trial.knobs[epochs] * sizes.taught / _BATCH)
-        for trial in run.finished
-        if epochs in trial.knobs and trial.seconds is not None
-    ]
-    if speed.student is None or not had:
-        return []
-    student = _of_student(min(had), _PLANNED * seconds, sizes.taught)
-    return [knobs for knobs, _ in student if not _had(run, knobs)]
-
-
-def _of_student(of_step: float, seconds: float, train: int) -> list[tuple[Knobs, float]]:
-    """The trial of the student that is named, if there is time for it, with its seconds."""
-    steps = int(min(_WHOLE / 2, seconds / of_step))
-    return [(_distilled(1.0, steps, train), steps * of_step)] if steps >= _FEWEST else []
+def _want_cut(plan: _Plan, train: int, speed: AnswerTimes) -> None:
+    """Want a distilled cut of the teacher, whose states of all rows are kept first."""
+    of_teacher = speed.teacher * speed.training
+    step, of_states = _PASSES * _BATCH * of_teacher * _DISTILLED, 1.5 * of_teacher * train
+    steps = int(min(_WHOLE / 2, (plan.left - of_states) / step))
+    if steps >= _FEWEST_OF_CUT:
+        plan.want(_distilled(_DISTILLED, steps, train), steps * step + of_states)
 
 
 def advice(run: RunRecord, sizes: RoleSizes) -> list[str]:
