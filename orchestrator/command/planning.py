@@ -32,7 +32,7 @@ Knobs = Mapping[str, Any]
 _SOLVED_ON = 256  # rows that the weights of a cut model are solved on
 METHODS: Mapping[str, SearchMethod] = {
     "cut": CrossDistillation(rows=_SOLVED_ON),
-    "cells": CellSearch(width=128, operations=("conv5", "none")),
+    "cells": CellSearch(operations=("conv5", "none")),
     # Layers that are a quarter as wide answer more like the model than a quarter of its layers.
     "distilled": FisherSearch(
         tolerance=0.01,
@@ -53,6 +53,7 @@ SPACE: Mapping[str, BaseDistribution] = {
     "cells.operations[1]": CategoricalDistribution(("none", "conv5")),
     "cells.epochs": _EPOCHS,
     "cells.noised": IntDistribution(0, 3),
+    "cells.width": CategoricalDistribution((128, 256)),
     "distilled.target_ratio": FloatDistribution(0.05, 1),
     "distilled.stages.recover.epochs": _EPOCHS,
 }
@@ -75,8 +76,9 @@ _NEARLY = 0.7  # share of the training with which a model counts as trained
 # Share of the seconds that are planned: a machine may be slower later than it was at first.
 _PLANNED = 0.8
 _DISTILLED = 0.25
-# Times as long as a cell of one block takes one of words alone, and one of two blocks.
-_WORDS, _SECOND_BLOCK = 0.4, 1.5
+# Times as long as a cell of one block, 128 wide, takes one of words alone, of two blocks, and one
+# that is 256 wide.
+_WORDS, _SECOND_BLOCK, _WIDE = 0.4, 1.5, 4
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
 ROUNDS = 4
 """Most plans of a call: each has better measurements of how long training takes here."""
@@ -302,6 +304,9 @@ def _want_cells(plan: _Plan, train: int, speed: AnswerTimes, step: float) -> Non
     if (alone := _had(plan.run, plain)) and (more := _had(plan.run, noised)):
         pays = more.result.worth > alone.result.worth
         plan.want(_cell(2, steps, train, copies * pays), _SECOND_BLOCK * of_cell)
+        steps = int(min(2 * _WHOLE, plan.left / (_WIDE * step)))
+        if steps >= _WHOLE and speed.student is None:  # a named student has the time instead
+            plan.want(_cell(1, steps, train, copies * pays, 256), steps * _WIDE * step)
 
 
 def _want_cut(plan: _Plan, train: int, speed: AnswerTimes) -> None:
@@ -334,12 +339,13 @@ def _cut(ratio: float) -> Knobs:
     return {METHOD: "cut", "cut.target_ratio": ratio}
 
 
-def _cell(blocks: int, steps: int, train: int, noised: int = 0) -> Knobs:
+def _cell(blocks: int, steps: int, train: int, noised: int = 0, width: int = 128) -> Knobs:
     return {
         METHOD: "cells",
         "cells.operations[0]": "conv5" if blocks else "none",
         "cells.operations[1]": "conv5" if blocks == 2 else "none",
         "cells.noised": noised,
+        "cells.width": width,
         "cells.epochs": steps * _BATCH / (train * (1 + noised)),
     }
 
@@ -359,13 +365,15 @@ def _steps(knobs: Knobs, train: int) -> float:
 
 
 def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
-    """Seconds of one step, by the cell of one block that trained longest on the texts alone."""
+    """Seconds of one step, by the cell of one block, 128 wide, that trained longest on the
+    texts alone."""
     taken = [
         (_steps(trial.knobs, train), trial.seconds)
         for trial in run.finished
         if trial.knobs.get("cells.operations[0]") == "conv5"
         and trial.knobs["cells.operations[1]"] == "none"
         and not trial.knobs["cells.noised"]
+        and trial.knobs["cells.width"] == 128
         and trial.seconds is not None
     ]
     if not taken:

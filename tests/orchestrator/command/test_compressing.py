@@ -403,14 +403,19 @@ def test_the_plan_is_as_long_as_the_minutes() -> None:
     assert advised(*had) == ""
     assert plan(520, *had[:3]) == [("cells", 1, 4000)], "there is time for one copy of each text"
     assert plan(520, *had[:3], had[4]) == [noised], "which are there now"
-    assert plan(5000, *had) == [cell], "two blocks learn as one block does best"
+    wide = ("cells", 0, 8000)
+    assert plan(5000, *had) == [cell, wide], "larger cells learn as the small one does best"
+    assert plan(3000, *had) == [cell, ("cells", 0, 4500)]
+    assert plan(2000, *had) == [cell], "a wide one for fewer steps would be no better"
     had[3] = finished(first[3], 400, worth=1.0)
-    assert plan(5000, *had) == [noised]
-    [last] = planning.afterwards(
+    assert plan(5000, *had) == [noised, ("cells", 3, 8000)]
+    larger = planning.afterwards(
         run_of(begun, *had), sizes, 5000, planning.AnswerTimes(0.002, 0.002)
     )
-    assert last["cells.operations[1]"] == "conv5"
-    assert plan(5000, *had, finished(last, 600)) == [], "what was done is not done again"
+    assert [one["cells.operations[1]"] for one in larger] == ["conv5", "none"]
+    assert [one["cells.width"] for one in larger] == [128, 256]
+    had += [finished(one, 600) for one in larger]
+    assert plan(5000, *had) == [], "what was done is not done again"
     few = planning.advice(run_of(begun), planning.RoleSizes.of(200))
     assert "with 1,000 texts or more (these are 200)" in " ".join(few)
 
