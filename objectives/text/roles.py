@@ -23,8 +23,7 @@ from objectives.text.text_files import DELIMITERS, quotes_of, without_views
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}
 """Suffixes of data files: a name with one is a file, not a data set on the hub."""
-_LONGEST_REASON = 200
-"""Longest message of a library that is quoted, in characters."""
+_LONGEST_REASON = 200  # characters of a library's message that are quoted
 _SOME = 64  # texts that a survey reads
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))(?:\.0*)?")
 _REAL = re.compile(r"[+-]?\d*\.\d+")
@@ -376,8 +375,7 @@ def _take(
 ) -> tuple[Rows, Rows]:
     """Split off this many rows, stratified by class; returns the remaining and the taken rows. Of a
     class so rare that train might get none of its rows, train keeps one."""
-    drawn = rare = np.arange(len(rows))
-    rare, strata = rare[:0], None
+    drawn, rare, strata = np.arange(len(rows)), np.arange(0), None
     if task.classes:
         share = wanted / len(rows) if role == "train" else 1 - wanted / len(rows)
         _, first, counts = np.unique(rows.labels, return_index=True, return_counts=True)
@@ -385,8 +383,7 @@ def _take(
         drawn = np.setdiff1d(drawn, rare)
         strata = _strata(rows.labels[drawn])
     kept_of = (0, len(rare)) if role == "train" else (len(rare), 0)
-    reason = _too_few(task, wanted, rows, strata, kept_of, names)
-    if reason:
+    if reason := _too_few(task, wanted, rows, strata, kept_of, names):
         kind = "stratified " if task.classes else ""
         raise task.refusal(
             f"cannot take {wanted} {kind}rows for '{role}' out of {len(rows)}: {reason}"
