@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,10 +24,11 @@ class Base(Rivals):
     """What do `compress`, its own cuts, MiniLM and cells keep of a model of BERT-base's size?
 
     MPNet is fine-tuned on the task, and its answers teach. "compress" is one call by each gate, and
-    "student" likewise with MiniLM as its student; "compress-more" and "student-more" also read all
-    other tweets, without labels. "cuts" and "minilm" are the studies of studies/base.py, whose
-    fronts are judged in float32 and in int8; "checkpoint" is MiniLM fine-tuned on the labels. All
-    that is made stays below `--cache` and goes on from there.
+    "student" likewise with MiniLM as its student; "compress-more" and "student-more" also read text
+    without labels: all other tweets, and of another task what the teacher learnt from. "cuts" and
+    "minilm" are the studies of studies/base.py, whose fronts are judged in float32 and in int8;
+    "checkpoint" is MiniLM fine-tuned on the labels. All that is made stays below `--cache` and goes
+    on from there.
     """
 
     name = "base"
@@ -63,7 +64,7 @@ class Base(Rivals):
             made += compressed(
                 *(unpruned, texts, self.asked.minutes, scratch),
                 minilm() if kind == "student" else None,
-                unlabelled=other_tweets() if more else (),
+                unlabelled=self._more(unpruned) if more else (),
                 gates=self.asked.gates,
             )
         elif key["part"] == "checkpoint":
@@ -71,6 +72,11 @@ class Base(Rivals):
         else:
             made += self._front(key["part"], unpruned, texts)
         return judged(made, unseen, unpruned.task.metric, throughput=512)
+
+    def _more(self, unpruned: Unpruned) -> Sequence[str]:
+        if self.asked.task == "tweets":
+            return other_tweets()
+        return [text for text, _ in unpruned.train]
 
     @classmethod
     def parser(cls) -> argparse.ArgumentParser:
