@@ -5,7 +5,8 @@
 
 PYTHON ?= python3
 BIN = .venv/bin
-PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
+# Three processes on two cores, as many tests wait: for servers, a browser, a killed launch.
+PYTEST = $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .PHONY: install demo test test-all test-oldest matrix soak lint docs clean
 

@@ -20,6 +20,7 @@ MODULES = {
     "engines": ["latency_table", "onnx_kernels"],
     "few_bits": ["elastic_bits", "few_bits", "post_training"],
     "gate": ["gate"],
+    "long_texts": ["long_texts"],
     "pruning": ["elastic", "few_rows", "generic", "interpolation", "unlabelled"],
     "rivals": ["rivals"],
     "seed_table": ["seed_table"],

@@ -24,7 +24,8 @@ def test_the_registry_knows_its_benchmarks_and_their_options(name: str) -> None:
     assert (benchmark.__doc__ or "").split("\n", 1)[0].rstrip("?:.").strip()
     parser = benchmark.parser()
     given = ["--cache", "folder"] if benchmark.cache else []
-    required = {"gate": ["run"], "check": ["folder", "model", "source"]}
+    check = ["folder", "model", "source"]
+    required = {"gate": ["run"], "check": check, "long_texts": ["texts"]}
     given += [word for option in required.get(name, ()) for word in (f"--{option}", "folder")]
     asked = parser.parse_args(given)
     keys = list(benchmark.keys(benchmark(asked)))
