@@ -169,7 +169,8 @@ def test_an_engine_of_few_bits_is_studied_by_its_metric(study: Study, tmp_path: 
         cost="latency",
         engine="bfloat16",
         space={"target_ratio": FloatDistribution(0.3, 0.9)},
-        first=(),
+        # On a busy machine a table of milliseconds may say that less is out of reach.
+        first=({"target_ratio": 0.9},),
         trials=1,
     )
     run = launch(served, out=tmp_path / "run", device="cpu", console=QUIET)
