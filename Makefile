@@ -5,8 +5,7 @@
 
 PYTHON ?= python3
 BIN = .venv/bin
-# Three processes on two cores, as many tests wait: for servers, a browser, a killed launch.
-PYTEST = $(BIN)/python -m pytest -n 3 --dist worksteal
+PYTEST = $(BIN)/python -m pytest --dist worksteal -n
 
 .PHONY: install demo test test-all test-oldest matrix soak lint docs clean
 
@@ -16,10 +15,11 @@ demo: .venv/installed
 	$(BIN)/maskfront run studies/quickstart.py
 
 test: .venv/installed-test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) 2 -m "not slow"
 
+# Three processes on two cores, as slow tests wait: for servers, a browser, a killed launch.
 test-all: .venv/installed-test
-	$(PYTEST)
+	$(PYTEST) 3
 
 # The built wheel in an environment of its own, from a folder without the checkout.
 OLDEST = build/oldest
@@ -41,7 +41,7 @@ test-oldest:
 
 # Each method beside each cost, precision and kind of answers; MATRIX=pairs for fewer.
 matrix: .venv/installed-test
-	MATRIX=$${MATRIX:-all} $(PYTEST) tests/matrix
+	MATRIX=$${MATRIX:-all} $(PYTEST) 2 tests/matrix
 
 # Many more kills than the tests' own, with other dice each time.
 soak: .venv/installed-test

@@ -28,7 +28,7 @@ def test_a_file_has_the_name_that_its_engine_reads(
     assert stage["model"] == "model_int8.onnx"
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("side", ["left", pytest.param("right", marks=pytest.mark.slow)])
 def test_texts_are_cut_off_on_the_side_of_the_tokenizer(
     side: str, workbench: Workbench, tiny_bert: str, tmp_path: Path
 ) -> None:

@@ -140,7 +140,9 @@ def test_parameters_and_bytes_are_counted(
     assert Bytes(problem.shape, shapes).exact(few) == written
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-int8"])
+@pytest.mark.parametrize(
+    "engine", ["onnxruntime", pytest.param("onnxruntime-int8", marks=pytest.mark.slow)]
+)
 def test_it_answers_without_torch_as_with_it(
     problem: Problem, tmp_path: Path, engine: Engine
 ) -> None:
