@@ -108,6 +108,7 @@ HEAVY = {"torch", "transformers", "datasets", "sklearn", "scipy", "pandas", "plo
             "from maskfront import Augmentation, FisherSearch, Stage, Study, Task, Teacher",
             HEAVY - {"sklearn", "plotly"},
         ),
+        ("from maskfront import launch", HEAVY - {"sklearn"}),
         ("import objectives, objectives.errors, orchestrator.errors", set()),
         (
             "import objectives.students.bert",

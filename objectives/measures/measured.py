@@ -15,10 +15,16 @@ class WrongCostError(Exception):
     """Raised when a model's cost differs from its architecture's."""
 
 
+# Up to so many parameters a pass over numbers takes less than one over shapes alone.
+_SMALL = 1e6
+
+
 @torch.no_grad()
 def measured_flops(model: PreTrainedModel, seq_len: int, *, meta: bool = True) -> int:
-    """FLOPs of one sequence, as torch counts the matmuls that the model executes: on the meta
-    device if it runs there, with attention in plain matmuls, as torch sees no other everywhere."""
+    """FLOPs of one sequence, as torch counts the matmuls that the model executes; with `meta` a
+    large one on the meta device. Attention is in plain matmuls, as torch sees no other
+    everywhere."""
+    meta = meta and count_parameters(model) > _SMALL
     tensors = [*model.named_parameters(), *model.named_buffers()]
     shadows = {name: tensor.to("meta") if meta else tensor for name, tensor in tensors}
     tokens = torch.ones(1, seq_len, dtype=torch.long)

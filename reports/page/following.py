@@ -12,12 +12,6 @@ from typing import Any
 import optuna
 import plotly.graph_objects as go
 from optuna.exceptions import ExperimentalWarning
-from optuna_dashboard import save_note, save_plotly_graph_object
-from optuna_dashboard._note import (  # its own asks the storage each time
-    get_note_from_system_attrs,
-    note_ver_key,
-    split_body,
-)
 
 from orchestrator.optuna_private import set_system_attribute, system_attributes
 from orchestrator.runs.records import RunRecord, TrialRecord, load_optuna_study, read_run
@@ -41,6 +35,10 @@ wrote. A note with another digest is a reader's."""
 def publish(run: RunRecord | Overlay) -> None:
     """Write the notes of the study and of its ended trials, and its front, into the Optuna study. A
     note that a reader wrote stays; a trial's is written once."""
+    # Here, as its scikit-learn takes a second to load, which workers need not wait for.
+    from optuna_dashboard import save_plotly_graph_object
+    from optuna_dashboard._note import note_ver_key, split_body
+
     together = overlay(run)
     (run,) = together.runs
     study = load_optuna_study(run.folder)
@@ -59,6 +57,9 @@ def publish(run: RunRecord | Overlay) -> None:
 
 def _write_study_note(study: optuna.Study, attributes: Mapping[str, Any], note: str) -> None:
     """Replace the study's note if maskfront wrote it, or if there is none."""
+    from optuna_dashboard import save_note
+    from optuna_dashboard._note import get_note_from_system_attrs
+
     stored = get_note_from_system_attrs(attributes, None)
     digests = [hashlib.sha256(text.encode()).hexdigest() for text in (stored["body"], note)]
     is_ours = stored["version"] == 0 or digests[0] in attributes.get(_OWN_NOTES, ())

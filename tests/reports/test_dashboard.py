@@ -264,7 +264,7 @@ def test_a_note_on_a_study_is_kept_and_until_then_follows_the_run(
 
     assert [published(), published()] == ["one", "two"]
     with monkeypatch.context() as killed:
-        killed.setattr("reports.page.following.save_note", Mock(side_effect=SystemExit))
+        killed.setattr("optuna_dashboard.save_note", Mock(side_effect=SystemExit))
         with pytest.raises(SystemExit):
             published()
     assert published() == "four", "what a killed launch left is its own"
