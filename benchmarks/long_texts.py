@@ -19,7 +19,7 @@ from objectives.workbench.workbench import Workbench, prepare
 from studies._data import mpnet
 
 _TUNED_AT = 64
-"""Tokens of the texts of the teacher's fine-tuning: a CPU takes ten minutes."""
+"""Tokens of the texts that the teacher learns from: few, as a CPU takes long."""
 _RATIO = 0.85
 """Share of the FLOPs at each length: heads alone can give a third."""
 _TIMED = 30  # texts
