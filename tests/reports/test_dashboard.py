@@ -71,8 +71,10 @@ class Served:
         """
         self.server.task_dispatcher.shutdown()
         assert not self.server.task_dispatcher.threads
-        close_all = self.server.asyncore.close_all
-        self.server.trigger.pull_trigger(partial(close_all, self.server._map))
+        trigger, close_all = self.server.trigger, self.server.asyncore.close_all
+        with trigger.lock:  # an earlier wake may close the pipe, but not before it is written to
+            trigger.thunks.append(partial(close_all, self.server._map))
+            trigger.pull_trigger()
         self.thread.join(timeout=10)
         assert not self.thread.is_alive()
 
