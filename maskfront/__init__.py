@@ -6,6 +6,7 @@ Each name is loaded when it is asked for: a front or a report reads a run withou
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -132,7 +133,13 @@ if not TYPE_CHECKING:  # else a type checker would take any name for one of thes
         if name == "__version__":
             return version("maskfront")
         if name in _MODULES:
-            return getattr(import_module(_MODULES[name]), name)
+            collects = gc.isenabled()
+            gc.disable()  # torch and transformers load in three quarters of the time
+            try:
+                return getattr(import_module(_MODULES[name]), name)
+            finally:
+                if collects:
+                    gc.enable()
         raise AttributeError(f"module 'maskfront' has no attribute '{name}'")
 
     def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from objectives.errors import first_line
 
 Read = TypeVar("Read")
+seconds_waited = 0.0
+"""Time for which this process has waited for others' locks."""
 
 
 def content_key(ingredients: Mapping[str, object]) -> str:
@@ -97,8 +100,11 @@ def kernel_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
     # The kernel serves waiters in turn and frees what a dead process held. Locks that look again
     # and again, such as filelock's and Optuna's own, starve most of a few busy workers.
     held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    global seconds_waited
+    began = time.monotonic()
     try:
         fcntl.flock(held, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        seconds_waited += time.monotonic() - began
         yield
     finally:
         os.close(held)

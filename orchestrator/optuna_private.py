@@ -101,6 +101,11 @@ def holds(knob: BaseDistribution, value: Any) -> bool:
         return False
 
 
+def as_stored(knob: BaseDistribution, value: Any) -> Any:
+    """Value of a distribution as a storage gives it back: the integer 2 for an int64 of 2."""
+    return knob.to_external_repr(knob.to_internal_repr(value))
+
+
 def shown_trial(trial: FrozenTrial, id_: int, system_attributes: Mapping[str, Any]) -> FrozenTrial:
     """Copy of a trial with another id and other system attributes. `create_trial` makes its own."""
     shown = copy.copy(trial)

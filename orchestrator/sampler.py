@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
-from objectives.errors import UserError
+from objectives.errors import MaskfrontError, UserError, first_line
 
 SamplerName = Literal["tpe", "gp", "nsgaii", "random"]
 SamplerFactory = Callable[[int], BaseSampler]
@@ -30,7 +30,15 @@ def make_sampler(
     at_random = max(_RANDOM_TRIALS, population)
     if not isinstance(name, str):
         # The first parameter of a class of Optuna is seldom its seed.
-        made = name(seed=mixed) if isinstance(name, type) else name(mixed)
+        try:
+            made = name(seed=mixed) if isinstance(name, type) else name(mixed)
+        except MaskfrontError:
+            raise
+        except Exception as error:  # code of the user's
+            raise UserError(
+                f"Study.sampler raises {type(error).__name__}: {first_line(error)}; give a "
+                "function that makes a sampler from a seed"
+            ) from error
         if not isinstance(made, BaseSampler):
             raise UserError(f"Study.sampler returned {made!r}; it must return an Optuna sampler")
         return made

@@ -76,11 +76,21 @@ def load_study_of(path: Path, run_name: str) -> Study:
 def file_of(study: Study) -> Path | None:
     """Find the file that defines a study: a study file, else the running script."""
     # There is none in a notebook, a script from a pipe, or for a study that the command made.
+    file = Path(vars(_module_of(study)).get("__file__") or "")
+    return file if file.is_file() and file.name != "maskfront" else None
+
+
+def is_named(study: Study) -> bool:
+    """Whether `load_study_of` finds the study in that file, which a function of it may have
+    made."""
+    return _named(_module_of(study), study.name) is not None
+
+
+def _module_of(study: Study) -> ModuleType:
     module = sys.modules.get(_MODULE)
     if module is None or all(value is not study for value in vars(module).values()):
         module = sys.modules["__main__"]
-    file = Path(vars(module).get("__file__") or "")
-    return file if file.is_file() and file.name != "maskfront" else None
+    return module
 
 
 def own_modules() -> list[ModuleType]:

@@ -43,10 +43,14 @@ class Overlay:
         return len(tasks) > 1 and not self.by_divergence
 
     @property
+    def metrics(self) -> str:
+        """Names of the runs' metrics."""
+        return " / ".join(dict.fromkeys(run.metric_name for run in self.runs))
+
+    @property
     def metric_name(self) -> str:
-        """Name of the metric of all runs."""
-        names = " / ".join(dict.fromkeys(run.metric_name for run in self.runs))
-        return f"{names}, share of the unpruned model's" if self.relative else names
+        """Title of the axis of metrics."""
+        return f"{self.metrics}, share of the unpruned model's" if self.relative else self.metrics
 
     @property
     def by_divergence(self) -> bool:
@@ -75,9 +79,14 @@ class Overlay:
         drawn = [run.unpruned.ratio for run in self.runs if run.unpruned.ratio <= 1]
         return wide([*drawn, *(trial.result.ratio for run in self.runs for trial in run.finished)])
 
-    def height(self, run: RunRecord, value: float) -> float:
-        """Objective of the run as the axis shows it."""
-        return value / run.unpruned.metric if self.relative else value
+    def height(self, run: RunRecord, value: float, *, heldout: bool = False) -> float:
+        """Objective of the run, on the selection split or `heldout`, as the axis shows it."""
+        if not self.relative:
+            return value
+        unpruned = run.unpruned.metric
+        if heldout and run.unpruned.heldout_metric > 0:
+            unpruned = run.unpruned.heldout_metric
+        return value / unpruned
 
     @property
     def groups(self) -> dict[str, list[int]]:

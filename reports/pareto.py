@@ -73,7 +73,7 @@ class Paired:
         """Number of selection rows that would show that a model loses at most `margin`, if its
         observed loss is its true one; None if it loses more."""
         most, lost = self.most_lost(trial), self.run.unpruned.metric - trial.result.metric
-        if most is None or lost >= margin:
+        if most is None or margin - lost < 1e-9:  # less apart is rounding
             return None
         return int(np.ceil(self.rows * ((most - lost) / (margin - lost)) ** 2))
 
@@ -138,7 +138,7 @@ class ParetoView:
     dominated: tuple[FinishedTrial, ...]
     """Trials inside their budget that a cheaper model of the front surely matches: see `Paired`."""
     outside: tuple[FinishedTrial, ...]
-    """Trials outside their budget or the study's aims."""
+    """Trials outside their budget or the study's aims, and damaged ones."""
     paired: Paired | None
     """Paired comparisons; None if answers are unknown."""
 
@@ -171,7 +171,10 @@ def state_text(trial: TrialRecord) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share as a whole percentage, or with one decimal below 10%."""
+    """Format a share as a whole percentage; below 10% with one decimal, below 0.1% with two
+    digits."""
+    if 0 < share < 0.001:
+        return f"{100 * share:.2g}%"
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 

@@ -36,11 +36,15 @@ def recommended(run: RunRecord) -> FinishedTrial | None:
 def answer(view: ParetoView) -> str:
     """The recommended model and what it keeps, in a sentence; or why there is none."""
     name, trial = view.run.unpruned.cost_name, recommended(view.run)
-    if trial is None and view.outside:
-        inside = sum(trial.result.violation <= 0 for trial in view.outside)
+    missed = [t for t in view.outside if t.result.missed or t.result.violation > 0]
+    if trial is None and view.outside and not missed:
+        return "All trials that could be on the front are damaged; launch again to repeat them."
+    if trial is None and missed:
+        name = missed[0].result.budget_name
+        inside = sum(trial.result.violation <= 0 for trial in missed)
         if inside:
             return f"No trial has met all aims yet; {inside} finished inside their {name} budget."
-        return f"No trial has met its {name} budget yet; {len(view.outside)} finished outside it."
+        return f"No trial has met its {name} budget yet; {len(missed)} finished outside it."
     if trial is None:
         return "No trial has finished yet."
     result, metric = trial.result, view.run.unpruned.metric

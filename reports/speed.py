@@ -221,8 +221,10 @@ def inputs_of(run: RunRecord, study: Study) -> Inputs:
     from orchestrator.identity import definition_of
 
     inputs = read_inputs(study.task, study.teacher, student=study.student, seq_len=study.seq_len)
-    alone = replace(study, beside=())
-    now = definition_of(alone, inputs.text.fingerprint, inputs.checkpoint_fingerprint)
+    beside = {extra.task.name: ("", "") for extra in study.beside}  # not read, nor compared
+    now = definition_of(
+        study, inputs.text.fingerprint, inputs.checkpoint_fingerprint, beside=beside
+    )
     was = run.definition
     differs = [
         name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -12,14 +13,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from hypothesis import HealthCheck, settings
-from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
+from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer, PreTrainedModel
 
 from objectives import device
 from objectives.device import quiet_libraries
@@ -100,6 +101,31 @@ def graded_rows() -> Dataset:
     """The same texts, and a number for each label."""
     rows = planted_rows().to_dict()
     return Dataset.from_dict({**rows, "label": [GRADES[name] for name in rows["label"]]})
+
+
+IDLE = {"auto_map", "problem_type"}
+"""Settings that change nothing of a forward pass."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def equal_models_are_traced_once() -> Iterator[None]:
+    """Tracing a model for ONNX takes torch seconds, however small it is."""
+    trace, programs = torch.onnx.export, dict[str, Any]()
+
+    def traced(model: PreTrainedModel, **asked: Any) -> Any:
+        fields = model.config.to_dict().items()
+        acting = {name: value for name, value in fields if value is not None and name not in IDLE}
+        digest = hashlib.sha256(f"{type(model)} {acting}".encode())
+        for tensor in model.state_dict().values():
+            digest.update(tensor.numpy().tobytes())
+        key = digest.hexdigest()
+        if key not in programs:
+            programs[key] = trace(model, **asked)
+        return programs[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.onnx, "export", traced)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import gc
 import inspect
 import os
 import pickle
@@ -135,6 +136,14 @@ def built(hook: str, project: Path, out: Path) -> zipfile.ZipFile:
     )
     (wheel,) = out.glob("*.whl")
     return zipfile.ZipFile(wheel)
+
+
+def test_loading_a_name_leaves_the_garbage_collector_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(maskfront, "import_module", lambda _: seen.append(gc.isenabled()))
+    with pytest.raises(AttributeError):
+        maskfront.Study  # noqa: B018
+    assert (seen, gc.isenabled()) == ([False], True)
 
 
 def test_a_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:

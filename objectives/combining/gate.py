@@ -25,6 +25,10 @@ _STEP = 0.98
 answers, and a bootstrap takes long. A single model is always tested."""
 
 
+_MARGIN = 0.95
+"""Share of a limit of costs that a cascade may take on the rows that choose it."""
+
+
 def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
     """Cheapest cascade that agrees with the unpruned model on this share, below 1, of all rows.
     None if the selection rows cannot prove that of any cascade, or are too few."""
@@ -44,8 +48,10 @@ def cheapest_keeping(
 ) -> Cascade | None:
     """The cheapest cascade of a metric of at least `least`, above `kept` times the unpruned model's
     on the same rows; None where the selection rows cannot say so of any, or are too few."""
-    # Where no row differs a bootstrap is sure of anything.
-    if kept and enough(kept, vouching(_rows(pairs))) is None:
+    # Where no row differs a bootstrap is sure of anything: rows that may show no breaking share,
+    # though there is one, cannot vouch.
+    share = pairs[0].rows.share_that_breaks(least, kept) if pairs else 0.0
+    if enough(1 - share, vouching(_rows(pairs))) is None:
         return None
 
     def passes(pair: CascadePair, threshold: float) -> bool:
@@ -87,11 +93,15 @@ def _cheapest_passing(
     order = np.lexsort((-agreed, costs))
     best = np.maximum.accumulate(agreed[order])
     front = order[np.diff(best, prepend=-math.inf) > 0]
-    # Few rows may all be right before all are deferred: begin with the costliest model.
+    # Few rows may all be right before all are deferred: begin with the model that agrees most.
     small = candidates[numbers[front[-1]]].small
+    on_third = [pair.judged_by(third) for pair in fitted]
+    agreed_of_large = [
+        part.rows.agreement("select", part.large.logits["select"].argmax(-1)) for part in on_third
+    ]
     safest = max(
         range(len(fitted)),
-        key=lambda index: (fitted[index].small is small, fitted[index].large.cost),
+        key=lambda n: (fitted[n].small is small, agreed_of_large[n], fitted[n].large.cost),
     )
     safer = (numbers[order] == safest) & (costs[order] > costs[front[-1]])
     judging = cache(lambda number: candidates[number].judged_by(~third))
@@ -118,7 +128,13 @@ def _fitted(pair: CascadePair, third: NDArray[np.bool_]) -> CascadePair:
 
 
 def most_agreeing_within(pairs: Sequence[CascadePair], cost: float) -> Cascade | None:
-    """Cascade of the highest agreement with at most this mean cost, if any."""
+    """Cascade of the highest agreement that leaves a margin to this mean cost; if none does, within
+    the cost itself, if any."""
+    # Other texts defer more or less, and take longer or shorter.
+    return _within(pairs, _MARGIN * cost) or _within(pairs, cost)
+
+
+def _within(pairs: Sequence[CascadePair], cost: float) -> Cascade | None:
     candidates = []
     for pair in [*pairs, *threefold(pairs)]:
         curve = pair.curve()

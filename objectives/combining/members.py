@@ -104,6 +104,27 @@ class GateRows:
         )
         return float(np.quantile(achieved - kept * original, 1 - CONFIDENCE))
 
+    def share_that_breaks(self, least: float, kept: float) -> float:
+        """Smallest share of the rows whose answers, changed, take the metric below `least`, or, if
+        `kept` is above 0, below that share of the unpruned model's.
+
+        They are changed from perfect answers, or from the unpruned model's: of each class to the
+        rarest, and of that to the most frequent. The most harmful of these changes counts.
+        """
+        labels = self.labels["select"]
+        answers = self.original["select"] if kept else labels
+        value, counts = self.value("select", answers), np.bincount(labels, minlength=self.classes)
+        rarest, *others = np.argsort(np.where(counts, counts, np.inf), kind="stable").tolist()
+        frequent = int(counts.argmax())
+        harm = 0.0
+        for label in np.flatnonzero(counts).tolist():
+            if len(right := np.flatnonzero((labels == label) & (answers == label))):
+                changed = answers.copy()
+                changed[right[0]] = next(n for n in (rarest, frequent, *others) if n != label)
+                harm = max(harm, value - self.value("select", changed))
+        room = value - (kept * value if kept else least)
+        return min(1.0, max(0.0, room) / (harm * len(labels))) if harm > 0 else 0.0
+
     def agreement(self, role: str, said: Labels) -> float:
         """Share of the rows on which these classes are the unpruned model's."""
         return float((said == self.original[role]).mean())

@@ -164,10 +164,12 @@ def _load(
     models = {str(folder): _classifier(folder) for folder in folders}
     if against is not None:
         return str(against), {str(against): _classifier(against)} | models
-    name, first = next(iter(models.items()))
+    name, *_ = models
     unpruned = of_run.unpruned
-    if unpruned is None:
-        unpruned = family_of(first).unpruned(list(models.values()), of_run.layers)
+    # Models of a run have one unpruned model, though the first may be a cell.
+    for model in [*models.values()][: None if of_run.layers else 1]:
+        if unpruned is None:
+            unpruned = family_of(model).unpruned([model, *models.values()], of_run.layers)
     return (name, models) if unpruned is None else (UNPRUNED, {UNPRUNED: unpruned} | models)
 
 

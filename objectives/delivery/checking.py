@@ -2,10 +2,11 @@
 
 Without the original only the texts can be compared, with it the answers, too."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,6 +134,8 @@ class Holding:
     """Whether the promise holds, with 95% confidence; None if unknown."""
     more: int | None = None
     """Number of further texts that would decide; None if decided, or if a million would not do."""
+    tells: bool = True
+    """Whether the folder was made with enough texts that new ones alone can show a change."""
 
     @property
     def changed(self) -> bool:
@@ -164,6 +167,8 @@ class Holding:
             return f"{more}: {counted}, promised are {promise}"
         if self.changed:
             return "may not hold: the texts are not like those at writing; ask the original model"
+        if not self.tells:
+            return "not known: too few texts made the folder to compare others; give its model"
         return more or "holds as far as texts tell: they differ from those at writing by chance"
 
     def lines(self) -> list[str]:
@@ -232,7 +237,7 @@ def check(
             table = TextFile.named(data, delimiter, encoding, quotechar).read([text], cache)
         elif text not in (table := dataset_of(data, text)).column_names:
             raise UserError(f"no column '{text}'; there are {a_few(table.column_names)}")
-        texts = list(dict.fromkeys(str(row) for row in table[text] if row is not None))
+        texts = _different(table[text], source, text)
     texts = [line for line in texts if line.strip()]
     if not texts:
         raise UserError(f"{source} holds no text")
@@ -244,12 +249,11 @@ def check(
     deferred = None
     if len(classifier.stages) > 1:
         deferred = change_of_share((reference.deferred, before), counts)
-    share, agrees = reference.agreement, list[bool]()
+    share, agrees, fewest = reference.agreement, list[bool](), fewest_rows(before)
     if model is not None:
         agrees = _asked(Checkpoint(str(model)), classifier, texts, labels, share, say)
         more = more_rows(sum(agrees), len(agrees), share)
     else:
-        fewest = fewest_rows(before)
         more = None if fewest is None or fewest <= len(texts) else fewest - len(texts)
     holds = verdict(agrees, share)
     return Holding(
@@ -261,7 +265,21 @@ def check(
         asked=len(agrees),
         holds=holds,
         more=more if holds is None else None,
+        tells=model is not None or fewest is not None,
     )
+
+
+def _different(column: Iterable[Any], source: str, name: str) -> list[str]:
+    """Texts of a column, each once. Raises UserError for a list, a mapping, or bytes."""
+    texts: dict[str, None] = {}
+    for number, row in enumerate(column, 1):
+        if isinstance(row, list | dict | bytes):
+            raise UserError(
+                f"{source}: row {number:,} has {type(row).__name__} in column '{name}'; give texts"
+            )
+        if row is not None:
+            texts[str(row)] = None
+    return list(texts)
 
 
 def _asked(
@@ -274,12 +292,16 @@ def _asked(
 ) -> list[bool]:
     """Compare answers with the original's for texts drawn at random, until the result is
     decided."""
-    names = original.outputs
-    if sorted(names) != sorted(classifier.labels or ()):
+    names, folder_labels = original.outputs, list(classifier.labels or ())
+    if original.unnamed and {*names} != {*folder_labels} and len(names) == len(folder_labels):
+        names = folder_labels  # the folder has those of the data, matched by index
+    # A cascade may lack labels of the model, which its task does not have.
+    if not folder_labels or {*folder_labels} - {*names}:
         raise original.refusal(
-            f"its labels ({a_few(names)}) are not the folder's ({a_few(classifier.labels or ())}); "
+            f"its labels ({a_few(names)}) are not the folder's ({a_few(folder_labels)}); "
             "name the model that the folder was made of"
         )
+    outputs = [names.index(label) for label in folder_labels]
     settings = classifier.stages[-1].settings
     length, truncation = settings["max_length"], settings.get("truncation", "head")
     with torch.random.fork_rng(devices=[]):  # making a model draws numbers
@@ -290,8 +312,10 @@ def _asked(
         rows = order[start : start + _TOGETHER]
         some = Examples([(texts[row],) for row in rows], np.zeros(len(rows), dtype=np.int64))
         split = tokenise(some, "new", original.tokenizer, length, truncation)
-        answers = predict(served, split, "cpu").argmax(-1).tolist()
-        agrees += [names[answer] == labels[row] for answer, row in zip(answers, rows, strict=True)]
+        answers = predict(served, split, "cpu")[:, outputs].argmax(-1).tolist()
+        agrees += [
+            folder_labels[answer] == labels[row] for answer, row in zip(answers, rows, strict=True)
+        ]
         say(f"the original answered {len(agrees):,} texts, {sum(agrees):,} alike")
         if verdict(agrees, share) is not None:
             break

@@ -181,7 +181,8 @@ class _Stage:
         if others := [index for index, row in enumerate(rows) if row is None]:
             encodings = self.tokenizer.encode_batch([texts[index] for index in others])
             for index, encoding in zip(others, encodings, strict=True):
-                rows[index] = encoding.ids, encoding.type_ids
+                types = encoding.type_ids if self.settings["segments"] else [0] * len(encoding.ids)
+                rows[index] = encoding.ids, types
         return rows
 
     def logits(self, rows: Sequence[Ids]) -> Any:
@@ -196,8 +197,7 @@ class _Stage:
         ids, types, mask = (np.full(shape, fill) for fill in (self.settings["pad"], 0, 0))
         for row, (ids_of_row, segments) in enumerate(read):
             ids[row, : len(ids_of_row)], mask[row, : len(ids_of_row)] = ids_of_row, 1
-            if self.settings["segments"]:
-                types[row, : len(ids_of_row)] = segments
+            types[row, : len(ids_of_row)] = segments
         feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         return self.session.run(["logits"], feeds)[0].astype(float)
 

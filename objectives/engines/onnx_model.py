@@ -11,7 +11,8 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _TOLERANCE = 1e-4
 """Largest difference of logits from torch's, times the largest logit where that is above 1."""
+_LARGEST = 2**31 - 2**20
+"""Bytes of weights that one file holds: protobuf's limit, less a graph."""
 
 
 def check_installed(*packages: str) -> None:
@@ -57,7 +60,14 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     import onnx
 
     asked, model = model, dense(model)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    if size > _LARGEST:
+        raise UserError(
+            f"the model has {size / 1e9:.1f} GB of weights, and a file of ONNX holds "
+            f"{_LARGEST / 1e9:.1f}; export it without ONNX, or begin with a smaller checkpoint"
+        )
     longest = model.config.max_position_embeddings
+    _read_operators_once()
     with _silent_exporter(), torch.no_grad():  # a loop with gradients fixes the batch
         program = torch.onnx.export(
             _with_plain_attention(model),
@@ -192,6 +202,20 @@ def _keep_norms_apart(program: torch.onnx.ONNXProgram) -> None:
             added = node.inputs[0].producer()
             if added is not None and added.op_type == "Add":
                 added.op_type = "Sum"
+
+
+def _read_operators_once() -> None:
+    """Make torch keep the table of how operators are written in ONNX.
+
+    Its exporter reads the sources of some 500 functions for this at each export, a third of the
+    time that a small model takes. The table is private: where torch has moved it, all stays slow.
+    """
+    with suppress(ImportError, AttributeError):
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        read = ONNXRegistry.from_torchlib
+        if not hasattr(read, "cache_info"):
+            ONNXRegistry.from_torchlib = staticmethod(cache(read))  # type: ignore[method-assign]
 
 
 @contextmanager

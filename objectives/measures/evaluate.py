@@ -126,7 +126,8 @@ def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
     if split.several:  # a label is there or not: two outcomes each, of logits z and 0
         student, target = (torch.stack([z, torch.zeros_like(z)], -1) for z in (student, target))
     student, target = student.log_softmax(-1), target.log_softmax(-1)
-    return float(kl_div(student, target, reduction="batchmean", log_target=True))
+    value = float(kl_div(student, target, reduction="batchmean", log_target=True))
+    return 0.0 if value < 0 else value  # rounding may take equal answers below 0
 
 
 def nearness(model: PreTrainedModel, split: Split, teacher: Tensor, device: str) -> float:

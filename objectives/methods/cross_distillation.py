@@ -128,9 +128,6 @@ def surgeon_scores(problem: Problem, batches: Sequence[Batch], damping: float) -
     return {space: torch.stack(rows) for space, rows in scores.items()}
 
 
-_BATCH_SIZE = 32
-
-
 @dataclass(frozen=True, kw_only=True)
 class CrossDistillation(OneShot):
     """Cut what the others can make up for, then solve for their weights, layer by layer."""
@@ -200,5 +197,6 @@ class CrossDistillation(OneShot):
         return solved(problem, architecture, batches, self.pairs, self.damping)
 
     def _batches(self, problem: Problem, seed: int) -> list[Batch]:
-        drawn = problem.train.drawn(self.rows, np.random.default_rng(seed), _BATCH_SIZE)
-        return [problem.train.batch(rows, problem.device) for rows in drawn]
+        train, generator = problem.train, np.random.default_rng(seed)
+        drawn = train.drawn(self.rows, generator, train.rows_with_gradients)
+        return [train.batch(rows, problem.device) for rows in drawn]

@@ -75,6 +75,11 @@ class Polish(StagedMethod):
     stages: tuple[Stage, ...] = (replace(RECOVER, name="polish", epochs=6),)
     """Stages of the training: 6 epochs at 3e-4, logits and hidden states, the best kept."""
 
+    @property
+    def keeps_zeros(self) -> bool:
+        """Zeros that a sparse method has left stay; other models have none."""
+        return True
+
     def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         return problem.budget.ratio(units), 0.0
 

@@ -47,8 +47,6 @@ Squares = Literal["loss", "logits"]
 RowGradients = Iterator[tuple[str, Tensor]]
 """Gradients of each searched space, batch by batch: (B, layers, *units_of)."""
 
-_BATCH_SIZE = 32
-
 
 def row_gradients(
     population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
@@ -83,7 +81,7 @@ def gradients_of_rows(
     population = Population.of([model])
     for weight in population.weights.values():
         weight.requires_grad_(False)
-    for batch in split.in_order(_BATCH_SIZE, device):
+    for batch in split.in_order(split.rows_with_gradients, device):
         for space, gradient in row_gradients(population, batch, masks, squares).items():
             yield space, gradient[0]
 

@@ -112,10 +112,18 @@ class StagedMethod(SearchMethod):
             check_comparable(stage.loss, student, teacher)
 
     def inactive(self) -> Mapping[str, str]:
-        """Name the settings of inputs where no weight is rounded."""
+        """Name the settings of inputs where no weight is rounded, and those of a stage that its
+        loss does not read."""
+        inactive = {}
         if _each(self.weight_bits) == {FULL_BITS}:
-            return {"input_bits": "it rounds the inputs of quantised weights, and there are none"}
-        return {}
+            inactive["input_bits"] = "it rounds the inputs of quantised weights, and there are none"
+        for stage in self.stages:
+            reason = f"the loss of the stage is {stage.loss!r}"
+            if "+" not in stage.loss:
+                inactive[f"stages.{stage.name}.hidden_weight"] = reason
+            if not stage.loss.startswith("prediction"):
+                inactive[f"stages.{stage.name}.temperature"] = reason
+        return inactive
 
     def scale_epochs(self, share: float) -> Self:
         """The method with this share of the epochs of each stage; UserError if it has no stages."""
@@ -213,7 +221,14 @@ class StagedMethod(SearchMethod):
             model=quantised(model, architecture),
             target_ratio=target_ratio * smaller,
             tolerance=tolerance,
-            curve=curve,
+            # R and what the masks left open are shares in the same pieces and bits.
+            curve=[
+                {
+                    n: float(value) * smaller if n == "open_ratio" else value
+                    for n, value in point.items()
+                }
+                for point in curve
+            ],
         )
 
     def entering(

@@ -23,6 +23,9 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _POOL = 32
 """Batches that are drawn together and sorted by length: enough to save most padding, few enough to
 keep the order random (as `LengthGroupedSampler` of transformers does)."""
+_WITH_GRADIENTS = 32, 2**12
+"""Sequences in a pass with gradients, and tokens above which there are fewer: 32 of 512 tokens took
+a model of BERT-base's size more than 24 GB."""
 _PAD_TO = 8
 """Lengths are rounded up to this multiple, so that few distinct shapes occur."""
 
@@ -144,6 +147,13 @@ class Split:
     def longest_first(self) -> NDArray[np.int64]:
         """Indices of the rows by falling length."""
         return np.argsort(-self.lengths, kind="stable")
+
+    @property
+    def rows_with_gradients(self) -> int:
+        """Number of rows in a pass whose activations stay in memory until its gradients: fewer of
+        long texts."""
+        rows, tokens = _WITH_GRADIENTS
+        return max(1, min(rows, tokens // int(self.lengths.max(initial=1))))
 
     def in_order(self, batch_size: int, device: str) -> Iterator[Batch]:
         """Batches of every row once, longest first, for evaluation; `Batch.rows` has their

@@ -5,25 +5,18 @@ bytes a row at its peak."""
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, load_dataset, load_from_disk
-from datasets.exceptions import DatasetGenerationError, DatasetsError
-from datasets.table import CastError
+from datasets import ClassLabel, Dataset
 
-from objectives.errors import UserError, a_few, causes, first_line
+from objectives.errors import UserError, a_few
 from objectives.metric import Labels
+from objectives.text.reading import read
 from objectives.text.scanning import Rows, scan
 from objectives.text.task import Examples, LabelledText, Task
-from objectives.text.text_files import DELIMITERS, quotes_of, without_views
 
-_HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-_FILES = {*DELIMITERS, ".arrow", ".bz2", ".gz", ".txt", ".xls", ".xlsx", ".zip"}
-"""Suffixes of data files: a name with one is a file, not a data set on the hub."""
-_LONGEST_REASON = 200  # characters of a library's message that are quoted
 _SOME = 64  # texts that a survey reads
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))(?:\.0*)?")
 _REAL = re.compile(r"[+-]?\d*\.\d+")
@@ -102,7 +95,7 @@ def _in_roles(task: Task, data: Mapping[str, Dataset]) -> LabelledText:
         raise _one_label(task, drawn, names, counts, differing, labels)
     rest = drawn
     for role, rows in wanted.items():
-        number = round(rows * len(rest)) if isinstance(rows, float) else rows
+        number = max(1, round(rows * len(rest))) if isinstance(rows, float) else rows
         rest, roles[role] = _take(task, role, number, rest, names)
     if task.train is not None and task.train < len(rest):
         beyond, rest = _take(task, "train", task.train, rest, names)
@@ -214,78 +207,24 @@ def _what_was_read(task: Task, counts: _Counts, roles: Mapping[str, Rows]) -> st
     )
 
 
-def read(task: Task, cache: str) -> Mapping[str, Dataset]:
-    """Load every split of a task's data; Arrow files of local data are written to `cache`."""
-    if callable(task.data):
-        try:
-            data = task.data()
-        except Exception as error:
-            raise task.refusal(f"data() raises {type(error).__name__}: {error}") from error
-        if not isinstance(data, Dataset | DatasetDict):
+def _label_feature(task: Task, parts: Sequence[Rows]) -> Any:
+    """Feature of the labels. Raises UserError if two splits number their classes differently."""
+    features = [part.data.features[task.label_columns[0]] for part in parts]
+    kinds = [getattr(feature, "feature", feature) for feature in features]  # of lists, or itself
+    named = [kind.names for kind in kinds if isinstance(kind, ClassLabel)]
+    for names in named:
+        if names != named[0]:
             raise task.refusal(
-                f"data() returned {type(data).__name__}, not datasets.Dataset or DatasetDict"
+                f"the splits number the classes of column '{task.label}' differently, by "
+                f"{a_few(named[0])} and by {a_few(names)}; cast both to one ClassLabel"
             )
-        return _by_split(task, data, cache)
-    if isinstance(task.data, Mapping):
-        labelled = {task.split, task.heldout_split} if task.labelled else set()
-        return {
-            split: file.read(task.columns, cache, task.label_columns * (split in labelled))
-            for split, file in task.data.items()
-        }
-    folder = Path(task.data)
-    saved = any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
-    local = folder.is_dir()
-    if not local:
-        _check_name(task, task.data)
-    try:
-        if saved:  # by save_to_disk
-            return _by_split(task, load_from_disk(task.data), cache)
-        for file in folder.rglob("*.[ct]sv") if local else ():
-            if quotes_of(file, DELIMITERS[file.suffix], "utf-8", task.label_columns) != '"':
-                raise UserError(f"quotes are part of '{file}'; name it in Task.from_files")
-        data = load_dataset(task.data, task.subset, cache_dir=cache if local else None)
-        return _by_split(task, data, cache)
-    except (DatasetsError, OSError, ValueError) as error:
-        where = "" if local else "there is no such folder, and from the hub: "
-        raise task.refusal(
-            f"data set '{task.data}' could not be loaded ({where}{_reason(error)})"
-        ) from error
-
-
-def _check_name(task: Task, name: str) -> None:
-    """Raise UserError for a name that is neither a folder nor valid on the hub, which would be slow
-    to refuse it."""
-    if Path(name).is_file():
-        raise task.refusal(
-            f"data '{name}' is a file; files are read by Task.from_files({name!r}, ...)"
-        )
-    if not _HUB_NAME.fullmatch(name) or Path(name).suffix.lower() in _FILES:
-        where = "" if Path(name).is_absolute() else f" in {Path.cwd()}"
-        raise task.refusal(
-            f"there is no file or folder '{name}'{where}; correct data, or name a data set of the "
-            "hub as OWNER/NAME"
-        )
-
-
-def _reason(error: Exception) -> str:
-    if not isinstance(error, DatasetGenerationError):
-        return first_line(error)
-    cause = list(causes(error))[-1]
-    if isinstance(cause, CastError):
-        return f"its files differ in their columns: {cause.details()}"
-    return " ".join(str(cause).split())[:_LONGEST_REASON] or first_line(cause)
-
-
-def _by_split(task: Task, data: Dataset | DatasetDict, cache: str) -> Mapping[str, Dataset]:
-    """Splits of the data by name; a single data set is the split to draw from."""
-    splits = data if isinstance(data, DatasetDict) else {task.split: data}
-    return {split: without_views(rows, cache) for split, rows in splits.items()}
+    return features[0]
 
 
 def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     """Names of the classes, and the parts with class indices as labels."""
     present = {part.values[code] for part in parts for code in np.unique(part.labels)}
-    feature = parts[0].data.features[task.label_columns[0]]
+    feature = _label_feature(task, parts)
     if isinstance(feature, ClassLabel):
         classes = {number: number for number in range(feature.num_classes)}
         names = list(map(str.strip, feature.names))
@@ -318,12 +257,14 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
     """Names of the labels, in the order of their columns or feature, else sorted; and the parts
     with labels (rows, C) of 1 and 0. Raises UserError for a single label."""
-    feature = parts[0].data.features[task.label_columns[0]]
+    feature = _label_feature(task, parts)
     inner = getattr(feature, "feature", None)  # of a list
     if not isinstance(task.label, str):
         names = list(task.label)
     elif isinstance(inner, ClassLabel):
         names = list(map(str.strip, inner.names))
+        if any(int(label) < 0 for part in parts for row in part.values for label in row):
+            raise task.refusal(f"column '{task.label}' has -1, which is not one of its labels")
         named = [[{names[int(label)] for label in row} for row in part.values] for part in parts]
         parts = [replace(part, values=row) for part, row in zip(parts, named, strict=True)]
     else:

@@ -40,6 +40,7 @@ class TextFile:
     ) -> "TextFile":
         """Make a `TextFile` of a path. Raises UserError for another suffix, and for a delimiter or
         a quotechar that is not one character."""
+        delimiter = "\t" if delimiter == "\\t" else delimiter  # as a shell gives it
         suffix = Path(path).suffix.lower()
         if suffix not in DELIMITERS:
             raise UserError(
@@ -57,6 +58,8 @@ class TextFile:
         """Read the columns and `labels` as Arrow tables on disk below `cache`. Raises UserError in
         one line."""
         # All of a CSV is text, "NA" and "null" too; a field without anything in it is missing.
+        if self.path.is_dir():
+            raise UserError(f"'{self.path}' is a folder, as Spark writes: name the file in it")
         if not self.path.is_file():
             raise UserError(f"file '{self.path}' does not exist")
         if not self.path.stat().st_size:
@@ -86,7 +89,11 @@ class TextFile:
         with self.path.open(encoding=self.encoding) as lines:  # Arrow takes any bytes for UTF-8
             for _ in lines:
                 pass
-        return self._load("json", cache, encoding=self.encoding)
+        if codecs.lookup(self.encoding).name == "utf-8":
+            return self._load("json", cache)
+        copy = Path(mkdtemp(dir=cache), self.path.name)  # `datasets` reads a list as UTF-8
+        copy.write_text(self.path.read_text(self.encoding), encoding="utf-8")
+        return replace(self, path=copy)._load("json", cache)
 
     def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
         first = self._first_row()
@@ -218,7 +225,7 @@ def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str]) 
     with path.open(encoding=encoding, newline="") as stream:
         numbered = enumerate(stream, start=1)
         header = next((line for _, line in numbered if line.strip()), "")
-        names = next(csv.reader([header], delimiter=delimiter), [])
+        names = next(csv.reader([header.removeprefix("\ufeff")], delimiter=delimiter), [])
         needed, enclosed, torn, swallowed = '"' in header, 0, [], []
         for lines, fields in _records(numbered, delimiter):
             rows = [line.rstrip("\r\n").split(delimiter) for _, line in lines if line.strip()]

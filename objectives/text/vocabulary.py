@@ -51,7 +51,8 @@ def _spelling(document: Mapping[str, Any]) -> list[int]:
     special = {token["id"] for token in document["added_tokens"]}
     pieces: Mapping[str, int] = document["model"]["vocab"]
     letters = {n for piece, n in pieces.items() if len(piece.removeprefix(_INSIDE)) <= 1}
-    return sorted(special | letters)
+    unknown = {pieces[piece] for piece in (document["model"]["unk_token"],) if piece in pieces}
+    return sorted(special | letters | unknown)
 
 
 class Vocabulary:
@@ -86,14 +87,16 @@ class Vocabulary:
         new = {old: new for new, old in enumerate(self.kept(count))}
         document = _document(self.tokenizer)
         model, processor = document["model"], document["post_processor"] or {}
+        processors = processor.get("processors", [processor])  # of a Sequence, or itself
         model["vocab"] = {piece: new[n] for piece, n in model["vocab"].items() if n in new}
         for token in document["added_tokens"]:
             token["id"] = new[token["id"]]
-        for token in processor.get("special_tokens", {}).values():
-            token["ids"] = [new[n] for n in token["ids"]]
-        for name in ("sep", "cls"):  # of BertProcessing
-            if name in processor:
-                processor[name][1] = new[processor[name][1]]
+        for processor in processors:
+            for token in processor.get("special_tokens", {}).values():
+                token["ids"] = [new[n] for n in token["ids"]]
+            for name in ("sep", "cls"):  # of BertProcessing
+                if name in processor:
+                    processor[name][1] = new[processor[name][1]]
         smaller = self._made[count] = copy.deepcopy(self.tokenizer)
         smaller._tokenizer = Tokenizer.from_str(json.dumps(document))
         return smaller

@@ -26,9 +26,12 @@ def logits_score(
     logits: Callable[[Batch], Tensor], rows: Sequence[Batch], problem: Problem
 ) -> float:
     """exp(-L), where L is the task's loss of logits (B, C) on rows of alpha (for regression
-    relative to their variance); 0 if L is not a number."""
-    numbers = problem.alpha.labels
-    unit = max(float(numbers.var()), 1e-12) if problem.alpha.regression else 1.0
+    relative to their variance, of several labels their mean); 0 if L is not a number."""
+    numbers, unit = problem.alpha.labels, 1.0
+    if problem.alpha.regression:
+        unit = max(float(numbers.var()), 1e-12)
+    elif problem.alpha.several:
+        unit = float(numbers.shape[1])
     losses = [len(batch.rows) * task_loss(logits(batch)[None], batch.labels) for batch in rows]
     loss = float(sum(losses)) / sum(len(batch.rows) for batch in rows) / unit
     return 0.0 if math.isnan(loss) else math.exp(-loss)

@@ -29,7 +29,8 @@ from objectives.session import Session
 from objectives.students.bert.adapters import as_bert
 from objectives.students.bert.pretrained import SEVERAL, Checkpoint, named_outputs
 from objectives.text.data import Split, Truncation
-from objectives.text.roles import number_of, read
+from objectives.text.reading import read
+from objectives.text.roles import number_of
 from objectives.text.scanning import hashes_of, scan
 from objectives.text.task import Examples, LabelledText, Task, tokenise
 from objectives.text.text_files import DELIMITERS, TextFile
@@ -222,6 +223,12 @@ def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenA
         )
     unique = np.unique(hashes)
     names, logits = _logits(teacher, task, names, [by_hash[key] for key in unique.tolist()])
+    if len(names) < 2 and not task.regression:
+        raise UserError(
+            f"{_source(teacher)}: it has one label only, {a_few(names)}, which all students would "
+            "agree with; give a number for each of two labels or more, or, of texts with numbers, "
+            "set metric='pearson_spearman'"
+        )
     return GivenAnswers(unique, torch.from_numpy(logits.astype(np.float32))), names
 
 
@@ -259,7 +266,8 @@ def _found(
             chosen = data[split].select(rows.indices[first[some]]).select_columns(columns)
             answers = [row[columns[0]] if single else row for row in chosen]
             if single and isinstance(kind := chosen.features[columns[0]], ClassLabel):
-                answers = [answer if answer is None else kind.int2str(answer) for answer in answers]
+                given = [None if answer is None or answer < 0 else answer for answer in answers]
+                answers = [answer if answer is None else kind.int2str(answer) for answer in given]
             yield from zip(texts[some].tolist(), answers, strict=True)
 
 
@@ -275,8 +283,8 @@ def _logits(
         )
     if hard and not task.regression:
         stripped = [value.strip() if isinstance(value, str) else value for value in values]
-        numbered = zip(stripped, map(number_of, stripped), strict=True)
-        labels = [str(value if number is None else number) for value, number in numbered]
+        numbered = zip(map(str, stripped), map(number_of, stripped), strict=True)
+        labels = [text if text in names or n is None else str(n) for text, n in numbered]
         names = names or sorted(set(labels))
         if unknown := sorted(set(labels) - set(names)):
             raise UserError(
@@ -288,8 +296,11 @@ def _logits(
         shares[np.arange(len(labels)), [place[label] for label in labels]] += 1 - teacher.smoothing
         return names, np.log(shares.clip(_LEAST))
     if not names:
-        first = json.loads(values[0]) if isinstance(values[0], str) else values[0]
-        names = list(first) if isinstance(first, Mapping) else list(map(str, range(len(first))))
+        try:
+            first = json.loads(values[0]) if isinstance(values[0], str) else values[0]
+            names = list(first) if isinstance(first, Mapping) else list(map(str, range(len(first))))
+        except (TypeError, ValueError) as error:
+            raise _unreadable(source, values[0]) from error
     numbers = np.array(list(_numbers(source, names, values)))
     if not np.isfinite(numbers).all():
         raise UserError(f"{source}: it has nan or infinite numbers; mend them")
@@ -309,6 +320,13 @@ def _logits(
     return names, np.log((numbers / sums[:, None]).clip(_LEAST))
 
 
+def _unreadable(source: str, value: Any) -> UserError:
+    return UserError(
+        f"{source}: {str(value)[:SHOWN]!r} is no list of numbers and no mapping from labels to "
+        "numbers; give either (in a CSV as JSON), or set answers_as='labels'"
+    )
+
+
 def _numbers(source: str, names: Sequence[str], values: Sequence[Any]) -> Iterator[list[float]]:
     """Numbers of each row, in the order of the labels."""
     for value in values:
@@ -325,10 +343,7 @@ def _numbers(source: str, names: Sequence[str], values: Sequence[Any]) -> Iterat
         except UserError:
             raise
         except (TypeError, ValueError) as error:
-            raise UserError(
-                f"{source}: {str(value)[:SHOWN]!r} is no list of numbers and no mapping from "
-                "labels to numbers; give either (in a CSV as JSON), or set answers_as='labels'"
-            ) from error
+            raise _unreadable(source, value) from error
         if len(row) != len(names):
             raise UserError(
                 f"{source}: an answer has {len(row)} numbers, {str(value)[:SHOWN]}; the task has "

@@ -260,7 +260,7 @@ def check_answers(teacher: Teacher, logits: Tensor, texts: Sequence[tuple[str, .
         return
     remedy = "repair its checkpoint"
     if teacher.fine_tuned:
-        rate = f"Teacher.learning_rate, now {teacher.learning_rate:g}"
+        rate = _now("learning_rate", teacher.learning_rate)
         remedy = f"fine-tune it at a lower learning rate ({rate}), or repair the checkpoint"
     raise UserError(
         f"teacher '{teacher.name}': its answers to {len(wrong):,} of {len(logits):,} texts are not "
@@ -268,13 +268,13 @@ def check_answers(teacher: Teacher, logits: Tensor, texts: Sequence[tuple[str, .
     )
 
 
+def _now(name: str, value: float | None) -> str:
+    """A setting of the teacher and its value; each member of an ensemble may have its own."""
+    return f"Teacher.{name}, now {'chosen by itself' if value is None else f'{value:g}'}"
+
+
 def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]:
     """Notes for the user on checkpoints with a classifier, and on given answers."""
-    if not teacher.checkpoints:
-        yield (
-            f"the cost of the teacher is not known, as '{teacher.name}' has only its answers: "
-            "reports show that of ratio 1"
-        )
     for checkpoint in (model for model in teacher.models if model.has_classifier):
         outputs = checkpoint.outputs
         numbered = [f"LABEL_{name}" for name in label_names]
@@ -290,6 +290,13 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
         yield f"the teacher '{teacher.name}' {why}: " + (
             f"{', '.join(f'Teacher.{name}' for name in inactive)} does nothing"
         )
+    hard = bool(teacher.answers) and teacher.answers_as == "labels"
+    for name, acts, of in (
+        ("answers_as", bool(teacher.answers), "answers"),
+        ("smoothing", hard, "labels as answers"),
+    ):
+        if not acts and getattr(teacher, name) != getattr(Teacher, name):
+            yield f"Teacher.{name} does nothing: it is for {of} that are given"
 
 
 def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
@@ -311,7 +318,7 @@ def weak_teacher_note(
         return None
     remedy = "take another one"
     if teacher.fine_tuned:
-        remedy = f"fine-tune it longer (Teacher.epochs, now {teacher.epochs})"
+        remedy = f"fine-tune it longer ({_now('epochs', teacher.epochs)})"
     return (
         f"the teacher may have learnt nothing: its {metric} on the selection split is {value:.4f} "
         f"(95% interval from {interval[0]:.4f}), and one answer for all rows has {constant:.4f}; "
@@ -336,8 +343,9 @@ def words_note(
             f"{select.truncated:,} of {len(select):,}; the linear model reads all)"
         )
     if teacher.fine_tuned:
-        epochs = f" (Teacher.epochs, now {teacher.epochs})"
-        rate = f" (Teacher.learning_rate, now {teacher.learning_rate:g}; Teacher.trials finds one)"
+        epochs = f" ({_now('epochs', teacher.epochs)})"
+        finds = "; Teacher.trials finds one" if teacher.checkpoint else ""
+        rate = f" ({_now('learning_rate', teacher.learning_rate)}{finds})"
     return (
         f"the teacher is not clearly better than words alone: its {metric} on the selection split "
         f"is {value:.4f}, that of a linear model on tf-idf {linear:.4f}; fine-tune it "

@@ -200,6 +200,7 @@ def prepare(
     sizes, counted, flops = _costs(
         inputs, answering, student, session, cost, engine, latency_batch, spaces
     )
+    note(_unknown_cost_note(inputs, counted, sizes["cost"]))
     start = bert or student
     judging = {role: splits[role] for role in JUDGING}
     served = {role: answers[role] for role in JUDGING}
@@ -359,6 +360,15 @@ def _costs(
         "widths": widths,
     }
     return of_teacher, counted, flops
+
+
+def _unknown_cost_note(inputs: Inputs, counted: Budget, cost: float) -> str | None:
+    if not inputs.only_answers or inputs.start is None or cost != counted.full:
+        return None
+    return (
+        f"the cost of the teacher is not known, as '{inputs.teacher.name}' "
+        f"{inputs.only_answers}: reports show that of ratio 1"
+    )
 
 
 def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[Budget, Budget]:

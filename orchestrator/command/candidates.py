@@ -69,7 +69,7 @@ class Candidates:
         texts = deployed.texts_of(self.inputs, "select")
         if number is None:
             self.flops[None] = measured_flops(model, self.inputs.seq_len)
-        if rounds_inputs(model):
+        if rounds_inputs(model) or deployed.is_of_words(model):
             self.rounded.add(number)
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
@@ -198,17 +198,20 @@ class Candidates:
         rows: GateRows,
         out: Path,
         promised: float | None = None,
+        original: NDArray[Any] | None = None,
         *,
         replace: bool = False,
     ) -> Deployed:
         """Write the chosen model or cascade to `out`; a single trial's model with all files of an
         export. Its scores are measured on the written folder. `promised` is the agreement of a gate
-        that it passed; otherwise the folder promises what its held-out answers show. With `replace`
+        that it passed; otherwise the folder promises what its held-out answers show: the share that
+        equals `original`, classes of the unpruned model, by default those of `rows`. With `replace`
         it replaces what is there."""
         served = self.scratch / "found"
         served.mkdir()
         self._write(served, found)
-        done = self._measured(served, out, found, rows)
+        done, answers = self._measured(served, out, found, rows)
+        original = rows.original["heldout"] if original is None else original
         with new_folder(out, replace=replace) as unfinished:
             first = found.stages[0]
             if done.alone and first.number is not None:
@@ -219,9 +222,8 @@ class Candidates:
                 (unfinished / "README.md").write_text(card, encoding="utf-8")
             shutil.copytree(served, unfinished, dirs_exist_ok=True)
             train, heldout = (deployed.texts_of(self.inputs, role) for role in ("train", "heldout"))
-            agreed, deferred = (
-                round(share * len(heldout)) for share in (done.heldout_agreement, done.deferred)
-            )
+            agreed = int((answers == original).sum())
+            deferred = round(done.deferred * len(heldout))
             share = promised or max(0.001, float(at_least(agreed, len(heldout))))
             write_reference(unfinished, train, heldout, agreement=share, deferred=deferred)
         return done
@@ -241,8 +243,11 @@ class Candidates:
             stages.append(entry)
         deployed.write_classifier(folder, stages, settings["labels"])
 
-    def _measured(self, folder: Path, out: Path, found: Cascade, rows: GateRows) -> Deployed:
-        """Measure times and held-out answers of the folder, which will be moved to `out`."""
+    def _measured(
+        self, folder: Path, out: Path, found: Cascade, rows: GateRows
+    ) -> tuple[Deployed, NDArray[Any]]:
+        """Measure times and held-out answers of the folder, which will be moved to `out`; also
+        returns the classes that it answered."""
         texts = deployed.texts_of(self.inputs, "heldout")
         opened = [Classifier(folder), *(self.classifier(None, engine) for engine in self.engines)]
         times = deployed.text_to_label(opened, texts[: 2 * _TIMED], say=self.say)
@@ -250,7 +255,7 @@ class Candidates:
         parallel = Classifier(folder, threads=0)
         predictions = deployed.answers_to(parallel, texts).argmax(-1)
         int8 = dict(zip(self.engines[1:], means[2:], strict=True)).get("onnxruntime-int8")
-        return Deployed(
+        done = Deployed(
             folder=out,
             cascade=found,
             milliseconds=means[0],
@@ -261,3 +266,4 @@ class Candidates:
             heldout_metric=rows.value("heldout", predictions),
             deferred=parallel.deferred / parallel.asked,
         )
+        return done, predictions

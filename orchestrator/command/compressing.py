@@ -42,7 +42,7 @@ from orchestrator.terminal import SaysOnce
 from orchestrator.workers.loop import read_study
 from reports.exporting.deployed_card import Deployed, choice_of, named
 from reports.exporting.export import check_free
-from reports.figures.compressed import files_below, read_choice
+from reports.figures.compressed import files_below, forget_choice, read_choice
 from reports.page.page import write_report
 
 GATE = 0.95
@@ -84,7 +84,7 @@ def compress(
     label: str = "label",
     metric: Metric = "accuracy",
     delimiter: str | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
     quotechar: str | None = None,
     minutes: float = 10,
     min_agreement: float | None = None,
@@ -111,12 +111,12 @@ def compress(
             no study's name has. The key says what decides the trials: the same call goes on there,
             and one with other texts, models or `max_length` has its own run.
         student: a smaller BERT, folder or hub name, such as a MiniLM: it learns the answers
-            instead of cuts, and cells begin with its word embeddings. It may read other tokens.
+            instead of cuts. It may read other tokens: cells then begin with its word embeddings.
         text: the column of the text, in a table.
         label: the column of the labels, which `min_metric_kept` reads.
         metric: what `min_metric_kept` counts: accuracy, macro_f1, mcc, or f1 of class 1 of two.
         delimiter: what separates the columns of a CSV; "," or, in a .tsv, a tab.
-        encoding: how the file's characters are written.
+        encoding: how the file's characters are written; UTF-8 by default.
         quotechar: what encloses fields of a CSV, "" for nothing; see `Task.from_files`.
         minutes: time for everything, > 0.
         min_agreement: the gate: share of all texts on which the model answers as before, in (0, 1);
@@ -149,8 +149,7 @@ def compress(
     aims = {"min_agreement": min_agreement, "min_metric_kept": min_metric_kept, "max_ms": max_ms}
     gate = _gate(metric, aims)
     out = Path(out)
-    if not (out / "classifier.json").is_file():
-        check_free(out)
+    _check_out(out)
     check_engine(FASTER[-1], "cpu")
     model = str(model) if isinstance(model, str | Path) else str(save_in(_MODELS, model))
     reads_labels = gate.name == "min_metric_kept"
@@ -172,6 +171,7 @@ def compress(
 
     if not is_own():
         check_free(out)
+        forget_choice(Path("runs") / study.name)  # the folder that it speaks of is gone
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         began_writing = left()
@@ -204,6 +204,7 @@ def compress(
             promised = gate.aim if gate.name == "min_agreement" and passed else None
             # Asked again, as somebody may have put a file there in these minutes.
             deployed = candidates.deploy(run, cascade, rows, out, promised, replace=is_own())
+            passed &= gate.name != "max_ms" or deployed.milliseconds <= gate.aim
             verdict = _verdict(gate, sizes, passed)
             choice_of(deployed, run.metric_name, verdict, members, rows).keep(run)
         finally:
@@ -212,6 +213,14 @@ def compress(
     return Compressed(
         run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
     )
+
+
+def _check_out(out: Path) -> None:
+    if out.resolve() == Path.cwd():
+        where = f"'{out}' is the folder at work"
+        raise RunError(f"{where}, in which runs/ is made; name another", "out")
+    if not (out / "classifier.json").is_file():
+        check_free(out)
 
 
 def _with_teaching(
@@ -366,6 +375,12 @@ def _study(
     sizes = planning.affordable(
         counts.texts, unlabelled, _ANSWERING * seconds, speed, counts.labels
     )
+    if min(sizes.train, sizes.heldout) < counts.labels:
+        raise UserError(
+            f"'{source}' has {counts.texts:,} texts with one of {counts.labels} labels; give about "
+            f"{5 * counts.labels:,} or more, or choose a gate without labels",
+            "min_agreement",
+        )
     fewer = []
     if sizes.texts < counts.texts + unlabelled:
         answered = f"your model answers about {1 / speed.teacher:,.0f} a second here"
@@ -430,12 +445,13 @@ def _chosen(
         more = planning.more_texts(reached, gate.aim, sizes.judgeable)
     else:
         reached = nearest.metric / max(rows.value("select", rows.original["select"]), 1e-9)
-        more = None
+        needed = 1 - rows.share_that_breaks(0.0, gate.aim)  # of rows that answer as before
+        few = enough(needed, sizes.vouching) is None
+        more = planning.more_texts(1.0, needed, sizes.judgeable) if few else None
+    model = named(nearest.stages[0].number, nearest.stages[0].engine)
     raise RunError(
-        f"no model {gate.text()}, with 95% confidence on "
-        f"{sizes.vouching} texts; "
-        f"the nearest, {named(nearest.stages[0].number, nearest.stages[0].engine)}, reaches "
-        f"{reached:.1%}: "
+        f"no model {gate.text()}, with 95% confidence on {sizes.vouching} texts; the nearest, "
+        f"{model}, reaches {reached:.1%}: "
         + (f"about {more:,} more texts would be enough; " if more else "")
         + "ask for less, or take the nearest",
         gate.name,

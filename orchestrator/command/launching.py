@@ -12,7 +12,7 @@ from objectives.errors import spelled
 from orchestrator.command.run import Run, run_of
 from orchestrator.signals import interruptible, unattended
 from orchestrator.study import PopulationSize, Study
-from orchestrator.study_file import file_of
+from orchestrator.study_file import file_of, is_named
 from orchestrator.terminal import for_shell, say
 from orchestrator.workers.loop import Backend, LaunchOptions, run_study
 from orchestrator.workers.worker import Callback
@@ -84,8 +84,10 @@ def launch(
     """
     console = console or Console()
     file = file_of(study)
-    texts = (command or _command(), _source(study, file), _shown(file) if file else None)
-    following = Following(*texts, note=partial(say, console))
+    study_file = _shown(file) if file and is_named(study) else None
+    following = Following(
+        command or _command(), _source(study, file), study_file, note=partial(say, console)
+    )
     options = LaunchOptions(
         trials=trials,
         population=population,

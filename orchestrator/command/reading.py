@@ -80,6 +80,8 @@ def _status(
 
     if (run is None) == (storage is None):
         raise RunError("name either a run folder or a storage", "storage")
+    if run is not None and name is not None:
+        raise RunError("a run folder has one study; name one only of a storage", "storage")
     if run is not None and (runs := runs_in(run)) not in ([], [run]):
         _show_runs(runs, Console(), as_json=as_json)
         return

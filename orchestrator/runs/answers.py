@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from objectives.cache import atomic_write
 from objectives.metric import OF_CLASSES, Logits, Metric, metric_value
@@ -54,7 +54,7 @@ def write_rows(
     arrays |= {role: unpruned[role] for role in _ROLES}
     arrays |= {f"{_TEACHER}{task}": logits for task, logits in teachers.items()}
     with folder.in_turn("rows"), atomic_write(folder.rows) as unfinished:
-        save_file(arrays, unfinished)
+        unfinished.write_bytes(save(arrays))  # save_file would write for this account alone
 
 
 def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
@@ -90,7 +90,7 @@ def read_rows(run: RunRecord) -> JudgedRows | None:
 
 def write_answers(file: Path, answers: Mapping[str, Logits]) -> None:
     """Write the logits of "select" and "heldout"."""
-    save_file({role: np.ascontiguousarray(answers[role]) for role in _ROLES}, file)
+    file.write_bytes(save({role: np.ascontiguousarray(answers[role]) for role in _ROLES}))
 
 
 def read_answers(run: RunRecord, trial: int) -> dict[str, Logits] | None:
@@ -134,6 +134,9 @@ def other_values(run: RunRecord, metric: Metric | OwnMetric) -> dict[int, dict[s
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:
     try:
+        file.open("rb").close()  # safetensors calls a file that may not be read missing
         return dict(load_file(file))
     except (FileNotFoundError, SafetensorError):
         return {}
+    except PermissionError as error:
+        raise RunError(f"'{file}' may not be read by this account") from error

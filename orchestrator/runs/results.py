@@ -125,9 +125,9 @@ def divergence_words(model: Measured) -> str:
     return "".join(f"{name} {text}, " for name, text in texts)
 
 
-def ratio_text(ratio: float) -> str:
-    """Format a ratio of cost: three decimals, below a hundredth two digits."""
-    return f"{ratio:.3f}" if ratio >= 0.01 else f"{ratio:.2g}"
+def ratio_text(ratio: float, decimals: int = 3) -> str:
+    """Format a ratio of cost with these decimals, below a hundredth with two digits."""
+    return f"{ratio:.{decimals}f}" if ratio >= 0.01 else f"{ratio:.2g}"
 
 
 def size_text(size: float) -> str:

@@ -48,8 +48,8 @@ class RunFolder:
         self.trials = path / "trials"
         """A folder for each finished trial."""
         self.cache = path / "cache"
-        """Cache of a run, such as the fine-tuned teacher. Everything but the latency table can be
-        made again: times differ from one measurement to the next."""
+        """Cache of a run. A launch makes everything again but the fine-tuned teacher, which another
+        machine would make otherwise, and the latency table, as no two measurements are equal."""
         self.report = path / "report.html"
         self.bench = path / "bench.json"
         """Milliseconds of the front's models, as `maskfront bench` measured them."""
@@ -132,14 +132,19 @@ class RunFolder:
         return self.trial(number) / ANSWERS
 
     def exists(self) -> bool:
-        """Whether the folder holds a run."""
-        return self.database.is_file() or self.address.is_file()
+        """Whether the folder holds a run; not if this account may not look into it."""
+        try:
+            return self.database.is_file() or self.address.is_file()
+        except PermissionError:
+            return False
 
     def existing(self) -> Self:
         """Return the folder if it holds a run, itself and not by links. Raises RunError
         otherwise."""
         self.check_no_links()
         if not self.exists():
+            if self.path.is_dir() and not os.access(self.path, os.X_OK):
+                raise RunError(f"'{self.path}' may not be entered by this account")
             raise RunError(
                 f"'{self.path}' is not a run folder: there is no {self.database.name} in it; "
                 "`maskfront run STUDY.py` creates one (under runs/ by default)"

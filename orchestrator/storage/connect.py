@@ -8,8 +8,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -153,11 +154,20 @@ def _make_sqlite(path: Path) -> None:
             for left in ("-wal", "-shm"):  # of a deleted one; SQLite would take them for this one's
                 Path(f"{path}{left}").unlink(missing_ok=True)
             with atomic_write(path) as unfinished:
-                with closing(sqlite3.connect(unfinished)) as connection:
-                    connection.execute("PRAGMA journal_mode=WAL")
-                made = RDBStorage(sqlite_url(unfinished), skip_compatibility_check=True)
-                made.engine.dispose()
+                unfinished.write_bytes(_empty_sqlite())
         turns.unlink(missing_ok=True)  # who waits for it finds the database
+
+
+@cache
+def _empty_sqlite() -> bytes:
+    """Bytes of a database without a study. Optuna loads all its migrations to make one."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "empty.db")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+        made = RDBStorage(sqlite_url(path), skip_compatibility_check=True)
+        made.engine.dispose()
+        return path.read_bytes()
 
 
 class _Sqlite(RDBStorage):

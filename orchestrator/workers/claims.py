@@ -125,7 +125,14 @@ class Claims:
                 self._optuna_study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=OWN))
             if claimed and upcoming is not None and DEATHS_ALONE in upcoming.user_attrs:
                 return
-            trial = self._optuna_study.ask()
+            try:
+                trial = self._optuna_study.ask()
+            except KeyboardInterrupt:
+                for begun in self._trials(TrialState.RUNNING):
+                    if not begun.user_attrs.get(WORKER):  # under the lock: by this `ask`
+                        why = {FAILURE: "interrupted"}
+                        fail_trial(self._optuna_study, self._folder, begun.number, why, "always")
+                raise
             claimed.append(trial)
             trial.set_user_attr(WORKER, self._worker)
             trial.set_user_attr(BEGAN, time.time())
@@ -228,14 +235,24 @@ def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bo
     # Optuna's own retry would carry over artifacts, and constraints, which cannot be set twice.
     knobs = knobs_of(trial)
     attributes = {**OWN, RETRY_OF: trial.number}
-    deaths = trial.user_attrs.get(DEATHS_ALONE)
-    if limited and (together := trial.user_attrs.get(POPULATION)) is not None:
-        deaths = (deaths or 0) + (together == 1)
+    deaths = _deaths(trial) if limited else trial.user_attrs.get(DEATHS_ALONE)
     if deaths is not None:
         attributes[DEATHS_ALONE] = deaths
     dropped = not knobs or (deaths or 0) > _MOST_DEATHS
     if not dropped and not _retries(optuna_study, trial.number):
         optuna_study.enqueue_trial(knobs, user_attrs=attributes)
+
+
+def _deaths(trial: FrozenTrial) -> int | None:
+    """Number of workers that died with these knobs alone, and now with this trial; None if its
+    search had not begun."""
+    deaths, together = trial.user_attrs.get(DEATHS_ALONE), trial.user_attrs.get(POPULATION)
+    return deaths if together is None else (deaths or 0) + (together == 1)
+
+
+def killed_too_often(trial: FrozenTrial) -> bool:
+    """Whether the knobs of a failed trial were dropped, as its worker died once more."""
+    return LAST_SEEN in trial.user_attrs and (_deaths(trial) or 0) > _MOST_DEATHS
 
 
 def retry_damaged(

@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from objectives.cache import is_free, sync
 from orchestrator.errors import RunError
 from orchestrator.identity import sources_of
-from orchestrator.optuna_private import fail_waiting, knobs_of, study_id_of
+from orchestrator.optuna_private import as_stored, fail_waiting, knobs_of, study_id_of
 from orchestrator.runs.records import (
     DEFINITION,
     FAILURE,
@@ -31,7 +31,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
 from orchestrator.teacher_study import SUFFIX
-from orchestrator.workers.claims import OWN
+from orchestrator.workers.claims import OWN, killed_too_often
 from orchestrator.workers.heartbeat import WorkerRecord, living, this_machine
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, earlier_runs
@@ -74,10 +74,10 @@ def open_study(
     if not begun:
         earlier_runs(study)  # refused before anything is written
     _check_same(study, folder, storage, definition, own=own)
-    if not begun and own:
+    if not begun:
+        if not own:
+            check_no_trials(folder)
         _set_aside(folder, note)
-    elif not begun:
-        check_no_trials(folder)
     for part in (folder.artifacts, folder.cache, folder.trials):
         part.mkdir(parents=True, exist_ok=True)
     for path in (folder.path, *folder.path.absolute().parents[:2]):  # both may be new
@@ -103,14 +103,14 @@ def check_no_trials(folder: RunFolder) -> None:
 
 
 def _set_aside(folder: RunFolder, note: Callable[[str], object]) -> None:
-    """Set aside the files of a run whose database is empty, as after a power cut."""
+    """Set aside the files of a run that its storage does not know, as after a power cut."""
     files = [file for file in (folder.rows, folder.bench) if file.exists()]
     if left := [*folder.trials.glob("*"), *files]:
         lost = folder.path / f"lost-{secrets.token_hex(4)}"
         lost.mkdir()
         for part in left:
             part.rename(lost / part.name)
-        note(f"'{folder.database}' is empty; what it does not know of any more is in '{lost}'")
+        note(f"the study is new in its storage; files of an earlier one are now in '{lost}'")
 
 
 def describe(
@@ -127,19 +127,25 @@ def describe(
 
 
 def ask_first(optuna_study: optuna.Study, study: Study) -> None:
-    """Enqueue the knobs that the study begins with, unless a trial has them that did not fail.
-    Where nothing is drawn, drop what an earlier launch has asked for and this one does not."""
+    """Enqueue the knobs that the study begins with, unless a trial has them that did not fail, or
+    whose worker died too often. Where nothing is drawn, drop what an earlier launch has asked for
+    and this one does not."""
+    space = study.knobs
+    # As a storage has them: numbers of numpy are no JSON.
+    first = [{name: as_stored(space[name], knobs[name]) for name in knobs} for knobs in study.first]
     waiting = optuna_study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     for trial in waiting if study.sampler is None else ():
-        if WARM_START not in trial.user_attrs and knobs_of(trial) not in study.first:
+        if WARM_START not in trial.user_attrs and knobs_of(trial) not in first:
             fail_waiting(optuna_study, trial, {FAILURE: "a later launch did not ask for it"})
     trials = optuna_study.get_trials(deepcopy=False)
-    knobs_of_trials = [
-        knobs_of(trial).items() for trial in trials if trial.state is not TrialState.FAIL
+    had = [
+        knobs_of(trial).items()
+        for trial in trials
+        if trial.state is not TrialState.FAIL or killed_too_often(trial)
     ]
-    for knobs in study.first:
-        if not any(knobs.items() <= others for others in knobs_of_trials):
-            optuna_study.enqueue_trial(dict(knobs), user_attrs=OWN)
+    for knobs in first:
+        if not any(knobs.items() <= others for others in had):
+            optuna_study.enqueue_trial(knobs, user_attrs=OWN)
 
 
 def join_study(
@@ -195,7 +201,10 @@ def _is_copy(folder: RunFolder, optuna_study: optuna.Study, home: Mapping[str, A
     same = other.path.exists() and other.path.samefile(folder.path)
     at_work = not same and (is_free(other.lock) is False or bool(living(optuna_study, other)))
     finished = optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return at_work or not all(folder.trial(trial.number).is_dir() for trial in finished)
+    missing = [t.number for t in finished if not folder.trial(t.number).is_dir()]
+    if home["host"] != socket.gethostname():  # its folders cannot be looked at
+        return at_work or bool(missing)
+    return at_work or any(other.trial(number).is_dir() for number in missing)
 
 
 def _check_same(

@@ -7,11 +7,17 @@ from typing import Self
 from rich import progress
 from rich.console import Console
 
+from objectives import cache
 from orchestrator.signals import check_interrupted
 from orchestrator.study import Study
 from orchestrator.terminal import say
 
 _DAY = 86400.0  # seconds
+
+
+def _at_work() -> float:
+    """Seconds of a clock that stands while this process waits for what another makes."""
+    return time.monotonic() - cache.seconds_waited
 
 
 class TrialTimeoutError(Exception):
@@ -77,7 +83,7 @@ class LaunchProgress:
         """Start the clock of a search; after `limit` seconds its next step raises
         TrialTimeoutError."""
         self._limit = math.inf if limit is None else limit
-        self._until = time.monotonic() + self._limit
+        self._until = _at_work() + self._limit
 
     def begin(self, stage: str, steps: int, done: int = 0) -> None:
         self._check_time()
@@ -93,7 +99,7 @@ class LaunchProgress:
 
     def _check_time(self) -> None:
         check_interrupted()
-        if time.monotonic() > self._until:
+        if _at_work() > self._until:
             raise TrialTimeoutError(
                 f"its search took longer than {self._limit:g} seconds (Study.trial_timeout)"
             )

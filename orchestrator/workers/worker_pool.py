@@ -2,14 +2,14 @@
 The durable state is the storage; what a worker returns only says how it ended."""
 
 import asyncio
+import gc
 import logging
 import os
 import re
 import secrets
 import signal
 import socket
-import threading
-import warnings
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,12 +33,14 @@ from orchestrator.study import Study
 from orchestrator.study_file import own_modules
 from orchestrator.terminal import say
 from orchestrator.workers.claims import HALT
+from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
 from orchestrator.workers.loop import LaunchOptions, OpenRun, address, opened, work, writing
 from orchestrator.workers.worker import Callback, call_back
 
 _LOOK = 1.0  # seconds between two looks at the workers and at the study
 _FAREWELL = 30.0  # seconds that processes have to end after Ctrl-C, before they are killed
+_RETURN = 30.0  # seconds that a cluster has to end its tasks after the last trial of the study
 
 
 Ended = tuple[int, str | None]
@@ -83,9 +85,9 @@ def launch_workers(
         if submit is None:
             running = stack.enter_context(_processes(jobs, environments))
         else:
-            running = [submit(_work, jobs)]
+            running = [submit(_work, job) for job in jobs]
         try:
-            ended = _follow(running, run, callbacks, note)
+            ended = _follow(running, run, callbacks, note, cluster=submit is not None)
         except KeyboardInterrupt:
             if submit is not None:
                 run.optuna_study.set_user_attr(HALT, token)
@@ -94,7 +96,9 @@ def launch_workers(
             raise
         claims, finished = run.claims(), finished_trials(run.optuna_study)
         over = why_it_ends(run.optuna_study, study.patience) is not None
-        if finished < study.trials and not over and not (finished and claims.exhausted):
+        failed = all(reason is not None for _, reason in ended)
+        goes_on = failed or not over
+        if finished < study.trials and goes_on and not (finished and claims.exhausted):
             raise RunError(_unfinished(study, run.optuna_study, ended))
         claims.fail_orphans()
         return run.record()
@@ -125,6 +129,7 @@ def _environments(workers: int, device: str) -> list[dict[str, str]]:
 
 
 def _work(packed: bytes, number: int, arguments: Mapping[str, Any], own_process: bool) -> Ended:
+    gc.enable()
     settings = dict(arguments)
     console = Console(quiet=settings.pop("quiet"))
     try:
@@ -143,7 +148,7 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], own_process:
 @contextmanager
 def _processes(
     jobs: Sequence[tuple[Any, ...]], environments: Sequence[dict[str, str]]
-) -> Iterator[list[Future[list[Ended]]]]:
+) -> Iterator[list[Future[Ended]]]:
     """Start a process for each job, each with its own executor: if a process dies, loky ends its
     whole pool."""
     pools = [
@@ -174,41 +179,50 @@ def _processes(
 
 
 def _follow(
-    running: Sequence[Future[Any]],
+    running: Sequence[Future[Ended]],
     run: OpenRun,
     callbacks: Sequence[Callback],
     note: Callable[[str], object],
+    *,
+    cluster: bool,
 ) -> list[Ended]:
-    """Wait until all workers have ended; note each that ended before the study was finished."""
+    """Wait until all workers have ended; note each that ended before the study was finished. A
+    cluster may never restart a dead worker: with the last trial its tasks have seconds to end."""
     ended: list[Ended] = []
-    pending, shown = set(running), finished_trials(run.optuna_study)
+    pending, before = set(running), finished_trials(run.optuna_study)
+    shown, needed = before, time.monotonic()
     while pending:
         check_interrupted()
         done, pending = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
         for future in done:
-            for number, reason in _results(future, running.index(future) + 1):
-                ended.append((number, reason))
-                if reason is not None:
-                    note(f"worker {number} ended: {reason}")
-                    if pending:
-                        note(
-                            "  the others go on and retry its trials; `maskfront work` with "
-                            f"the folder '{run.folder.path}' adds another worker"
-                        )
+            number, reason = _result(future, running.index(future) + 1)
+            ended.append((number, reason))
+            if reason is not None:
+                note(f"worker {number} ended: {reason}")
+                if pending:
+                    note(
+                        "  the others go on and retry its trials; `maskfront work` with "
+                        f"the folder '{run.folder.path}' adds another worker"
+                    )
         finished = finished_trials(run.optuna_study)
         if finished != shown and UNPRUNED in run.optuna_study.user_attrs:
             call_back(callbacks, run.optuna_study, run.folder, note)
             shown = finished
+        all_done = before < finished >= run.study.trials
+        if not cluster or not all_done or living(run.optuna_study, run.folder):
+            needed = time.monotonic()
+        elif time.monotonic() - needed > _RETURN:
+            note("the study is finished, but the cluster has not ended a task: not waited for")
+            break
     return ended
 
 
-def _results(future: Future[Any], number: int) -> list[Ended]:
+def _result(future: Future[Ended], number: int) -> Ended:
     error = future.exception()
     if error is None:
-        result = future.result()
-        return result if isinstance(result, list) else [result]
+        return future.result()
     codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
-    return [(number, f"it died ({codes[1] if codes else ' '.join(str(error).split())})")]
+    return number, f"it died ({codes[1] if codes else ' '.join(str(error).split())})"
 
 
 def _unfinished(study: Study, optuna_study: optuna.Study, ended: Sequence[Ended]) -> str:
@@ -224,9 +238,9 @@ def _unfinished(study: Study, optuna_study: optuna.Study, ended: Sequence[Ended]
     )
 
 
-Submit = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], "Future[list[Any]]"]
-"""Function that starts a task for each tuple of arguments; the future has their results."""
-# Restarts of a dead worker by Ray, as Dask has by itself; otherwise all end with it.
+Submit = Callable[[Callable[..., Ended], tuple[Any, ...]], "Future[Ended]"]
+"""Function that starts a task of a cluster with these arguments."""
+# Restarts of a task whose process died, as Dask has by itself.
 _RESTARTS = 3
 
 
@@ -241,7 +255,7 @@ def tasks(backend: str, address: str | None) -> Iterator[Submit]:
         ) from None
     with ExitStack() as stack:
         try:
-            settings = stack.enter_context(connect(address))
+            yield stack.enter_context(connect(address))
         except ImportError as error:
             raise RunError(
                 f"{backend} needs a package that is not installed: "
@@ -249,25 +263,9 @@ def tasks(backend: str, address: str | None) -> Iterator[Submit]:
                 "backend",
             ) from error
 
-        def submit(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Any:
-            future: Future[list[Any]] = Future()
-
-            def run() -> None:
-                try:
-                    with joblib.parallel_config(backend=backend, n_jobs=len(jobs), **settings):
-                        parallel = joblib.Parallel(batch_size=1, pre_dispatch="all")
-                        future.set_result(parallel(joblib.delayed(function)(*job) for job in jobs))
-                except BaseException as error:
-                    future.set_exception(error)
-
-            threading.Thread(target=run, daemon=True).start()
-            return future
-
-        yield submit
-
 
 @contextmanager
-def _dask(address: str | None) -> Iterator[dict[str, Any]]:
+def _dask(address: str | None) -> Iterator[Submit]:
     from distributed import Client
 
     if address is None:
@@ -284,7 +282,8 @@ def _dask(address: str | None) -> Iterator[dict[str, Any]]:
     with client:
         if not client.scheduler_info()["workers"]:
             raise RunError(f"the Dask cluster at {address} has no workers; start some")
-        yield {"client": client}
+        executor = client.get_executor(pure=False)
+        yield lambda function, job: executor.submit(function, *job)
 
 
 async def _handshake(address: str) -> None:
@@ -296,9 +295,8 @@ async def _handshake(address: str) -> None:
 
 
 @contextmanager
-def _ray(address: str | None) -> Iterator[dict[str, Any]]:
+def _ray(address: str | None) -> Iterator[Submit]:
     import ray
-    from ray.util.joblib import register_ray
 
     if address is not None:  # Ray itself tries for minutes
         host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -311,10 +309,8 @@ def _ray(address: str | None) -> Iterator[dict[str, Any]]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RunError(f"no Ray cluster answers at {address or 'auto'} ({error})") from error
     try:
-        with warnings.catch_warnings(action="ignore"):
-            register_ray()
-        gpus = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {}
-        again = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS}
-        yield {"ray_remote_args": {**gpus, **again}}
+        gpus = int("GPU" in ray.cluster_resources())
+        remote: Any = ray.remote(max_retries=_RESTARTS, num_gpus=gpus)
+        yield lambda function, job: remote(function).remote(*job).future()
     finally:
         ray.shutdown()

@@ -76,6 +76,7 @@ def model_card(
         file=file,
         percent=f"{100 * result.ratio:.2g}" if result.ratio < 0.1 else f"{100 * result.ratio:.1f}",
         notes=notes,
+        rows=[note for note in run.notes if " rows read" in note],
         numbers=[
             *zip(unpruned.divergences, *map(divergence_texts, (result, unpruned)), strict=True),
             *((what, *(f"{number:.4f}" for number in pair)) for what, pair in metrics.items()),
@@ -108,7 +109,8 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
         model, unpruned = speed.models[trial], speed.unpruned_model(run.unpruned)
         pair = [timed for timed in (model, unpruned) if timed is not None]
         what = f"text to label, {speed.unit}" if speed.texts else speed.unit
-        fast = f", {model.speed_up:.2f} times as fast" if speed in shown else ""
+        faster = speed in shown and unpruned is not None
+        fast = f", {model.speed_up:.2f} times as fast" if faster else ""
         times.append((f"{what}{fast}", *(size_text(timed.milliseconds) for timed in pair)))
         if speed.texts:
             slow = (size_text(timed.slow) for timed in pair)
@@ -116,7 +118,7 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
         engines[f"MB in {speed.engine}"] = [f"{timed.megabytes:.1f}" for timed in pair]
         worths = [timed.worth for timed in pair if timed.worth is not None]
         if worths:
-            name = f"{run.metric_name} in {speed.engine}"
+            name = f"{run.definition['task.metric']} in {speed.engine}"
             engines[f"{name}, selection split"] = [f"{w.metric:.4f}" for w in worths]
             engines[f"{name}, held-out split"] = [f"{w.heldout_metric:.4f}" for w in worths]
     rows = (*times, *((what, *texts) for what, texts in engines.items()))

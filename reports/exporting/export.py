@@ -141,7 +141,8 @@ def new_folder(out: Path, *, replace: bool = False) -> Iterator[Path]:
             unfinished.mkdir(parents=True)
             yield unfinished
     except OSError:
-        check_free(out)
+        if not replace:
+            check_free(out)
         raise
 
 
@@ -174,7 +175,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         metrics = [" -> ".join(f"{metric:.4f}" for metric in of_split) for of_split in scored]
         notes.append(
             f"{small.relative_to(folder)}: {_megabytes(small)}, {how}; "
-            f"{run.metric_name} {metrics[0]} (held out {metrics[1]})"
+            f"{run.definition['task.metric']} {metrics[0]} (held out {metrics[1]})"
         )
     if tokenizer.is_fast:
         file = "onnx/model_int8.onnx" if "int8" in inputs else "onnx/model.onnx"

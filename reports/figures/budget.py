@@ -57,7 +57,9 @@ def _miss(trial: FinishedTrial, ratio: float) -> float:
 
 def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
     figure = go.Figure()
-    targets = [trial.result.target_ratio for run in overlay.runs for trial in run.finished]
+    finished = [trial.result for run in overlay.runs for trial in run.finished]
+    targets = [result.target_ratio for result in finished]
+    counted = dict.fromkeys(result.budget_name for result in finished)
     ends = [min(targets) * 0.95, max(targets) * 1.05]
     line = {"color": theme.GREY, "dash": "dot"}
     figure.add_scatter(x=ends, y=ends, mode="lines", name="as asked", line=line, hoverinfo="skip")
@@ -101,10 +103,10 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
         name="target",
         title="Target and reached",
         figure=figure,
-        caption=f"{overlay.cost_name} of each cut model as a share of the unpruned one's, against "
-        "the target. The grey bar is as long as the tolerance: where it does not touch the dotted "
-        "line, the trial missed its budget. Hollow marks are the share that the masks left open at "
-        "the end of the search, before the units were ranked and cut.",
+        caption=f"{' or '.join(counted)} of each cut model as a share of the unpruned one's, "
+        "against the target. The grey bar is as long as the tolerance: where it does not touch the "
+        "dotted line, the trial missed its budget. Hollow marks are the share that the masks left "
+        "open at the end of the search, before the units were ranked and cut.",
     )
 
 

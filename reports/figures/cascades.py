@@ -1,5 +1,6 @@
 """Cascades of a run in the figure of its front."""
 
+import math
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
@@ -40,7 +41,8 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
         classes=classes,
     )
     members = [Member(number, cost, logits) for number, (cost, logits) in answers.items()]
-    if "teacher answers" not in run.sources:  # a teacher that is no model can be asked no more
+    # Of a teacher whose cost is not known, that of ratio 1 is recorded.
+    if not unpruned.student_is_new or unpruned.cost != unpruned.cost_full:
         members.append(Member(None, unpruned.cost, judged.unpruned))
     return front_of(cascades(pairs_of(members, rows)))
 
@@ -84,6 +86,9 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
             ],
             hoverinfo="text",
         )
+        axis, most = figure.layout.xaxis, 1.05 * max(cascade.cost / full for cascade in front)
+        low, high = axis.range
+        axis.range = [low, max(high, math.log10(most) if axis.type == "log" else most)]
 
 
 def stages_text(cascade: Cascade) -> str:

@@ -18,7 +18,6 @@ from reports.figures.theme import Panel, Section
 _FILE = "compressed.json"
 ALONE, CASCADE, WRITTEN = "one model", "cascade", "written"
 """Kinds of points."""
-_TICKS = [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
 _STYLES = {
     ALONE: {"color": theme.BLUE, "symbol": "circle", "size": 9},
     CASCADE: {"color": theme.SKY, "symbol": "triangle-down-open", "size": 9},
@@ -55,6 +54,11 @@ def read_choice(run_folder: Path) -> CompressChoice | None:
     return None
 
 
+def forget_choice(run_folder: Path) -> None:
+    """Forget the last choice of a run of `compress`, if there is one."""
+    (run_folder / _FILE).unlink(missing_ok=True)
+
+
 def files_below(folder: Path) -> tuple[str, ...]:
     """List all files below a folder, without Python's bytecode."""
     files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
@@ -79,10 +83,12 @@ def compressed_section(run: RunRecord) -> tuple[str, Section] | None:
             text=[theme.plain(name) for _, name, *_ in points],
             hovertemplate="%{text}<br>%{x:.2f} ms, %{y:.1%} of the answers",
         )
+    times = [milliseconds for *_, milliseconds, _ in choice.points]
+    ticks = theme.log_ticks(0.5 * min(times, default=1), 2 * max(times, default=1))
     theme.lay_out(
         figure,
         height=400,
-        xaxis=theme.x_axis("ms from text to label, one thread", type="log", tickvals=_TICKS),
+        xaxis=theme.x_axis("ms from text to label, one thread", type="log", tickvals=ticks),
         yaxis=theme.axis("same answers, held out", tickformat=".0%"),
     )
     caption = (

@@ -59,7 +59,8 @@ def front_figure(overlay: Overlay) -> go.Figure:
     if overlay.by_divergence:
         heights = {**theme.DIVERGENCE_AXIS}
         if near := [y for trace in figure.data for y in trace.y if y]:  # room for a tick
-            heights["range"] = [math.log10(min(near) / 2), math.log10(2 * max(near))]
+            ends = [min(near) / 2, 2 * max(near)]
+            heights |= {"range": [*map(math.log10, ends)], "tickvals": theme.log_ticks(*ends)}
     height = f"{overlay.objective_name}, selection split"
     if overlay.relative:
         heights, height = {"tickformat": ".0%"}, "share of the unpruned model's"
@@ -226,14 +227,14 @@ class _Drawing:
     def _colour(self, alone: str) -> str:
         return str(theme.run_style(self.index)["color"]) if self.overlay.several else alone
 
-    def _height(self, value: float) -> float:
-        return self.overlay.height(self.run, value)
+    def _height(self, value: float, heldout: bool = False) -> float:
+        return self.overlay.height(self.run, value, heldout=heldout)
 
     def _add(self, points: _Points, name: str, heldout: bool = False, **style: Any) -> None:
         if points:
             self.figure.add_scatter(
                 x=[model.ratio for model in points.values()],
-                y=[self._height(model.value(heldout)) for model in points.values()],
+                y=[self._height(model.value(heldout), heldout) for model in points.values()],
                 name=theme.plain(self.prefix + name),
                 customdata=[[self.index, number] for number in points],
                 **{"mode": "markers", **style},
@@ -246,7 +247,8 @@ class _Drawing:
         bounds = []
         for model in points.values():
             low, high = model.heldout_interval if heldout else model.interval
-            bounds.append(map(self._height, (low, model.value(heldout), high)))
+            ends = (low, model.value(heldout), high)
+            bounds.append([self._height(value, heldout) for value in ends])
         return {**hovers, "error_y": theme.interval_bars(bounds)}
 
     def _hover(self, number: int | None, model: Measured) -> str:
@@ -254,8 +256,8 @@ class _Drawing:
         if isinstance(model, TrialResult):
             name = f"trial {number}"
             budget = [
-                f"{model.budget_name} ratio {model.reached:.4f}, "
-                f"target {model.target_ratio:.4f} ± {100 * model.tolerance:g}%"
+                f"{model.budget_name} ratio {results.ratio_text(model.reached, 4)}, "
+                f"target {results.ratio_text(model.target_ratio, 4)} ± {100 * model.tolerance:g}%"
             ]
         low, high = model.interval
         sure = f" ({low:.3f} to {high:.3f})" if self.overlay.by_divergence else ""  # else drawn

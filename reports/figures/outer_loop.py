@@ -220,7 +220,7 @@ def knob_points(
     """Trace without heights: trials of the run of this index, by a knob."""
     hover = f"trial %{{customdata[1]}}<br>{theme.plain(knob)} %{{x}}<br>%{{y}}{unit}<extra></extra>"
     return {
-        "x": theme.brief(trial.knobs[knob] for trial in trials),
+        "x": theme.brief(str(v) if v is None else v for v in (t.knobs[knob] for t in trials)),
         "mode": "markers",
         "name": theme.plain(overlay.names[index]),
         "customdata": [[index, trial.number] for trial in trials],
@@ -235,7 +235,7 @@ def outer_section(overlay: Overlay) -> Section | None:
     histories = [hypervolume(run) for run in overlay.runs]
     sentences = []
     for name, history in zip(overlay.names, histories, strict=True):
-        if len(history.shares) >= FEWEST:
+        if len(history.shares) >= FEWEST and history.shares[-1] > 0:
             final = history.shares[-1]
             good = next(n for n, share in enumerate(history.shares, 1) if share >= 0.99 * final)
             prefix = f"{name}: the" if overlay.several else "The"

@@ -61,9 +61,8 @@ def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
 
 def _scored(speed: Speed, run: RunRecord) -> bool:
     """Whether the unpruned model was scored in this engine."""
-    if speed.bits == run.bits:
-        return speed.unpruned_model(run.unpruned) is not None
-    return speed.reference_model.worth is not None
+    unpruned = speed.unpruned_model(run.unpruned)
+    return unpruned is not None and (speed.bits == run.bits or unpruned.worth is not None)
 
 
 def _fastest(shape: Sequence[Speed]) -> str:

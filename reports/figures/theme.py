@@ -37,7 +37,7 @@ AXIS = {
 
 DIVERGENCE_AXIS: dict[str, Any] = {
     "type": "log",
-    "tickvals": [digit * 10.0**power for power in range(-6, 4) for digit in (1, 2, 5)],
+    "tickvals": [digit * 10.0**power for power in range(-6, 10) for digit in (1, 2, 5)],
     "tickformat": "~r",
 }
 """Axis of divergences, which differ by orders of magnitude."""

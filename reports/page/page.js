@@ -84,10 +84,10 @@ async function switchAxis(unit) {
     const own = data.runs[trace.customdata[0][0]]; // in another unit the points are in no order
     modes.push(trace.line?.shape && (!unit || unit === own.unit) ? "lines+markers" : "markers");
   });
-  plot.own ??= { annotations: plot.layout.annotations, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range], format: plot.layout.xaxis.tickformat };
+  plot.own ??= { annotations: plot.layout.annotations ?? [], ticks: plot.layout.xaxis.tickvals ?? null, title: plot.layout.xaxis.title.text, range: [...plot.layout.xaxis.range], format: plot.layout.xaxis.tickformat };
   const axis = unit
-    ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": escapeMarkup(wordsOf(unit)), "xaxis.tickformat": unit.startsWith("ms@") ? ".3~r" : ".3~s", "xaxis.autorange": true }
-    : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": plot.own.format, "xaxis.range": plot.own.range };
+    ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": escapeMarkup(wordsOf(unit)), "xaxis.tickformat": unit.startsWith("ms@") ? ".3~r" : ".3~s", "xaxis.tickmode": "auto", "xaxis.autorange": true }
+    : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": plot.own.format, "xaxis.tickmode": plot.own.ticks ? "array" : "auto", "xaxis.range": plot.own.range };
   Plotly.update(
     plot,
     { x: xs, mode: modes, visible },
@@ -156,8 +156,8 @@ function facts(run, trial) {
       ...Object.entries(trial.divergences).map(([name, value]) => [name, short(value)]),
       [data.runs[run].metric, withInterval(trial.metric, trial.interval)],
       ["held out", withInterval(trial.heldout_metric, trial.heldout_interval)],
-      [`${data.cost} ratio`, trial.ratio.toFixed(4)],
-      ["target ratio", `${trial.target_ratio.toFixed(4)} ± ${(100 * trial.tolerance).toPrecision(3)}%`],
+      [`${data.cost} ratio`, ratioText(trial.ratio)],
+      ["target ratio", `${ratioText(trial.target_ratio)} ± ${(100 * trial.tolerance).toPrecision(3)}%`],
       ...Object.entries({ ...trial.sizes, ...trial.latencies }).map(([unit, size]) => [wordsOf(unit), size.toLocaleString("en")]),
     );
     for (const [engine, served] of Object.entries(trial.engines ?? {})) {
@@ -171,6 +171,10 @@ function facts(run, trial) {
   for (const named of [trial.knobs, trial.attributes ?? {}])
     for (const [name, value] of Object.entries(named)) rows.push([name, short(value)]);
   return tableOf("Results and knobs", ["name", "value"], rows);
+}
+
+function ratioText(ratio) {
+  return ratio < 0.01 ? `${Number(ratio.toPrecision(2))}` : ratio.toFixed(4);
 }
 
 function withInterval(value, interval) {

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from plotly.offline import get_plotlyjs
 from objectives.cache import atomic_write_text
 from objectives.workbench.words import NAME
 from orchestrator.runs.records import RunRecord, TrialRecord
-from orchestrator.runs.results import Measured, size_text
+from orchestrator.runs.results import Measured, ratio_text, size_text
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.sizes import in_numbers
 from orchestrator.terminal import for_shell
@@ -266,6 +266,7 @@ def _template() -> Template:
         "knobs": knob_texts,
         "size": size_text,
         "percent": percent,
+        "ratio": partial(ratio_text, decimals=4),
         "state": state_text,
         "packed": _packed,
     }

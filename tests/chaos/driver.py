@@ -20,6 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import sklearn.feature_extraction.text
+import sklearn.linear_model
+import sklearn.model_selection
+import sklearn.multiclass
+import sklearn.svm  # noqa: F401 - here, else each fork would load these
 from rich.console import Console
 
 from objectives.device import quiet_libraries

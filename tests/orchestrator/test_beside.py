@@ -31,6 +31,7 @@ from objectives.delivery.exported import load_model
 from orchestrator.study_file import load_study
 from orchestrator.workers.loop import LaunchOptions
 from orchestrator.workers.worker_pool import launch_workers
+from reports.speed import inputs_of
 from tests.conftest import graded_rows
 from tests.launching import run_study
 from tests.reports.page.test_page import Page
@@ -111,6 +112,14 @@ def test_it_goes_on_and_another_task_beside_is_another_study(run: Run, study: St
         changed = replace(other, task=replace(other.task, **{field: value}))
         with pytest.raises(RunError, match=r"run of another study: beside\.grades\."):
             launch(replace(study, beside=(changed,)), out=run.folder, console=QUIET)
+
+
+def test_its_data_are_found_again(run: Run, study: Study) -> None:
+    inputs = inputs_of(run, study)
+    assert inputs.text.fingerprint == run.definition["task.data"]
+    other = replace(study, task=replace(study.task, max_length=12))
+    with pytest.raises(RunError, match="does not have the data of the run"):
+        inputs_of(run, other)
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_bytes_are_those_of_the_files(run: Run) -> None:
     assert run.unpruned.ratio == 1
 
 
-def test_the_target_is_one_of_flops(run: Run) -> None:
+def test_the_target_is_one_of_flops(run: Run, tmp_path: Path) -> None:
     for trial in run.finished:
         result = trial.result
         assert result.target_ratio == trial.knobs["target_ratio"]
@@ -74,6 +74,9 @@ def test_the_target_is_one_of_flops(run: Run) -> None:
         assert abs(result.reached - result.target_ratio) <= result.tolerance * result.target_ratio
         assert trial.feasible
     assert min(trial.result.cost for trial in run.finished) == run.front[0].result.cost
+    page = run.report(tmp_path / "report.html").read_text()
+    assert "FLOPs of each cut model as a share" in page
+    assert "if its FLOPs ratio differs from the target" in " ".join(page.split())
 
 
 def test_an_exported_model_has_its_bits_and_its_words(run: Run, tmp_path: Path) -> None:

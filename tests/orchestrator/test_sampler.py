@@ -10,7 +10,14 @@ import optuna
 import pytest
 from optuna.distributions import FloatDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.samplers import (
+    BaseSampler,
+    GPSampler,
+    GridSampler,
+    NSGAIISampler,
+    RandomSampler,
+    TPESampler,
+)
 from optuna.trial import TrialState, create_trial
 
 from objectives.errors import UserError
@@ -95,6 +102,8 @@ def test_a_sampler_of_ones_own_gets_a_seed_that_never_comes_again() -> None:
     assert seeds[-1] == seeds[0]
     with pytest.raises(UserError, match=r"returned 'tpe'; it must return an Optuna"):
         make_sampler(1, 0, 4, 0, lambda seed: "tpe")  # type: ignore[arg-type, return-value]
+    with pytest.raises(UserError, match=r"Study\.sampler raises TypeError: .*search_space"):
+        make_sampler(1, 0, 4, 0, GridSampler)  # type: ignore[arg-type]
 
 
 def test_a_class_of_samplers_is_seeded() -> None:

@@ -68,6 +68,12 @@ def column(form: Callable[[list[str]], Any]) -> Callable[[], Dataset]:
     return lambda: Dataset.from_dict({"text": texts, "label": labels})
 
 
+def classes_of(numbers: list[int]) -> Dataset:
+    """Each text with these numbers of classes."""
+    features = Features({"text": Value("string"), "label": List(ClassLabel(names=LABELS))})
+    return column(lambda _: numbers)().cast(features)
+
+
 def columns() -> Dataset:
     rows = sets_of()
     of_each = {name: [int(name in own) for _, own in rows] for name in LABELS}

@@ -151,6 +151,7 @@ def test_status_is_json_without_torch(study: Study, tmp_path: Path) -> None:
     for arguments, message in (
         ([], "name either a run folder or a storage"),
         ([tmp_path / "nowhere"], "is not a run folder"),
+        ([tmp_path / "run", "--study", "other"], "a run folder has one study"),
         (["--storage", f"sqlite:///{tmp_path}/nowhere.db"], "there is no storage sqlite"),
         (["--storage", url, "--study", "other"], "there is no study 'other'; the storage has tiny"),
         (["--storage", "postgresql://me:s3cret@127.0.0.1:1/x"], "connection failed"),
@@ -184,6 +185,7 @@ def test_the_runs_of_a_folder_are_listed_one_a_line(study: Study, tmp_path: Path
     assert set(documents["runs/broken"]) == {"error"}
 
 
+@pytest.mark.slow
 def test_a_run_whose_study_lies_in_a_server(
     study: Study, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,11 @@ OF_HEADS = "it only acts on searched heads"
             "heads_by='softmax' has no gates",
         ),
         (MaskSearch(), SIDES, None),
+        (
+            MaskSearch(),
+            {"stages.recover.hidden_weight": FloatDistribution(1, 100)},
+            "the loss of the stage is 'prediction'",
+        ),
         (OF_NO_FLOPS, RAMP, ""),
         (  # it acts where two others change
             OF_NO_FLOPS,

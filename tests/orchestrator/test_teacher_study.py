@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from maskfront import Beside, Study, Teacher
 from objectives.cache import is_free
 from objectives.errors import UserError
 from objectives.session import Session
+from objectives.students.bert import BERT
 from objectives.workbench import teacher_trials
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import FINE_TUNING
@@ -28,6 +30,7 @@ from orchestrator.runs.records import TUNED, read_run
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.status import storage_status
 from orchestrator.storage.connect import read_storage
+from reports.exporting.card import model_card
 from tests.launching import run_study
 from tests.orchestrator.methods import scripted
 
@@ -102,6 +105,8 @@ def test_a_tuning_that_was_killed_goes_on_and_all_readers_find_its_teacher(
     chosen = {**best.params, "selection loss": best.value, "trial": best.number}
     assert dict(run.tuned) == chosen == read_run(tmp_path / "run").tuned
     assert f"of trial {best.number} (learning_rate" in run.notes[0]
+    card = model_card(run, run.finished[0], BERT, plain=False, notes=[])
+    assert re.search(r"\| rows \| \d+ rows read; ", card)
     assert [trial.state for trial in run.trials] == ["finished"]
     assert run.definition["teacher.trials"] == "4"
     assert shown(tmp_path / "run") == {"tiny", "tiny-teacher"}

@@ -4,6 +4,7 @@ in one line."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -33,6 +34,8 @@ from tests.reports.conftest import many_run, store_run
 from tests.reports.mutated import READERS, change_attribute, change_file, problems
 
 _QUICK = 10
+CHANGES = int(os.environ.get("MUTATIONS", "60"))
+"""Number of changed runs; `make soak` reads more."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +99,7 @@ def test_one_change_is_read_or_refused(whole: RunFolder, tmp_path: Path, seed: i
 @pytest.mark.timeout(1200)
 def test_any_change_is_read_or_refused_in_one_line(whole: RunFolder, tmp_path: Path) -> None:
     found = {}
-    for seed in range(_QUICK, 150):
+    for seed in range(_QUICK, CHANGES):
         changed = mutated(whole, tmp_path, seed)
         found |= {f"{seed}, {changed}": list(problems(tmp_path / "mutated"))}
         shutil.rmtree(tmp_path / "mutated")

@@ -25,6 +25,7 @@ from reports.figures.outer_loop import (
     hypervolume,
     importances,
     knob_panel,
+    knob_points,
     outer_section,
     quartiles,
     reference_point,
@@ -150,6 +151,11 @@ def test_quartiles_of_staircases() -> None:
     assert middle == pytest.approx([0.1, 0.2, 0.3])
     assert low == pytest.approx([0.05, 0.15, 0.25])
     assert high == pytest.approx([0.2, 0.25, 0.35])
+
+
+def test_a_knob_of_no_value_is_drawn(make_run: Any, make_trial: Any) -> None:
+    trials = [make_trial(n, 500_000, 0.8, knobs={"kept": kept}) for n, kept in enumerate((None, 2))]
+    assert knob_points(overlay([make_run(trials)]), 0, "kept", trials)["x"] == ["None", 2]
 
 
 def test_runs_with_other_spaces_share_their_knobs(make_run: Any, make_trial: Any) -> None:

@@ -11,10 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from objectives.combining.cascade import Cascade
+from objectives.combining.members import CascadeStage
 from objectives.measures.bootstrap import Floats
-from orchestrator.runs.results import Measured
-from reports.pareto import pareto_view
-from reports.recommended import cheapest_within, knee, optimism, recommendations
+from orchestrator.runs.answers import JudgedRows
+from orchestrator.runs.results import Measured, ratio_text
+from reports.figures.cascades import add_cascades
+from reports.figures.front import front_figure
+from reports.figures.outer_loop import FEWEST, outer_section
+from reports.overlay import overlay
+from reports.pareto import Paired, pareto_view, percent
+from reports.recommended import answer, cheapest_within, knee, optimism, recommendations
+from tests.reports.conftest import with_result
 
 
 def test_each_question_has_a_model_that_stands_there_once(make_run: Any, make_trial: Any) -> None:
@@ -32,6 +40,80 @@ def test_each_question_has_a_model_that_stands_there_once(make_run: Any, make_tr
         ("recommended", "cheapest within 1%", "cheapest within 3%")
     ]
     assert recommendations(pareto_view(make_run())) == []
+
+
+def test_damaged_trials_are_called_that(make_run: Any, make_trial: Any) -> None:
+    whole, damaged = make_trial(0, 300_000, 0.9), make_trial(1, 400_000, 0.9)
+    damaged = replace(damaged, damage=("model.safetensors is cut short",))
+    view = pareto_view(make_run([damaged]))
+    assert answer(view) == (
+        "All trials that could be on the front are damaged; launch again to repeat them."
+    )
+    missed = with_result(whole, target_ratio=0.1)
+    assert "1 finished outside it" in answer(pareto_view(make_run([damaged, missed])))
+
+
+@pytest.mark.parametrize(
+    ("share", "shown", "in_table"),
+    [
+        (0.5, "50%", "0.5000"),
+        (0.0123, "1.2%", "0.0123"),
+        (0.00042, "0.042%", "0.00042"),
+        (0.0, "0.0%", "0"),
+    ],
+)
+def test_small_ratios_keep_two_digits(share: float, shown: str, in_table: str) -> None:
+    assert percent(share) == shown
+    assert ratio_text(share, 4) == in_table
+
+
+def test_a_loss_that_equals_the_margin_is_told_by_no_number_of_rows(
+    make_run: Any, make_trial: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run([make_trial(0, 400_000, 0.9 * 0.99)])
+    comparison = Paired(run, JudgedRows({"select": np.zeros(800)}, {}))
+    monkeypatch.setattr(Paired, "most_lost", lambda *_: 0.02)
+    (trial,) = run.finished
+    assert comparison.rows_to_decide(trial, 0.01 * 0.9) is None
+    assert comparison.rows_to_decide(trial, 0.01) is not None
+
+
+def test_shares_held_out_are_of_the_held_out_metric(make_run: Any, make_trial: Any) -> None:
+    runs = [make_run([make_trial(0, 400_000, 0.8)]) for _ in range(2)]
+    runs[1] = replace(runs[1], definition={**runs[1].definition, "task.data": "another"})
+    both = overlay(runs)
+    assert both.relative
+    assert (both.metrics, both.metric_name) == (
+        runs[0].metric_name,
+        f"{runs[0].metric_name}, share of the unpruned model's",
+    )
+    unpruned = runs[0].unpruned
+    assert both.height(runs[0], unpruned.metric) == 1
+    assert both.height(runs[0], unpruned.heldout_metric, heldout=True) == 1
+
+
+@pytest.mark.parametrize("least", [300_000, 20_000])
+def test_the_axis_holds_cascades_that_cost_more_than_the_models(
+    make_run: Any, make_trial: Any, least: int
+) -> None:
+    run = make_run([make_trial(0, 600_000, 0.89), make_trial(1, least, 0.8)])
+    figure, both = front_figure(overlay(run)), overlay(run)
+    cascade = Cascade(
+        stages=(CascadeStage(1, threshold=0.5), CascadeStage(None)),
+        cost=1.3 * run.unpruned.cost_full,
+        heldout_cost=1.3 * run.unpruned.cost_full,
+        **{"metric": 0.9, "heldout_metric": 0.9, "agreement": 1.0, "heldout_agreement": 1.0},
+        **{"deferred": 0.9, "heldout_deferred": 0.9},
+    )
+    add_cascades(figure, both, [[cascade]])
+    most = figure.layout.xaxis.range[1]
+    assert (10**most if figure.layout.xaxis.type == "log" else most) >= 1.3
+
+
+def test_no_sentence_speaks_of_a_front_that_is_not_there(make_run: Any, make_trial: Any) -> None:
+    missed = [with_result(make_trial(n, 400_000, 0.8), target_ratio=0.1) for n in range(FEWEST)]
+    section = outer_section(overlay(make_run(missed)))
+    assert section is None or not section.sentences
 
 
 @given(

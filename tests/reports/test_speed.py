@@ -244,6 +244,10 @@ def test_the_card_of_a_model_says_what_it_is_worth_where_it_serves(timed: RunRec
     scores = [f"{worth(int8, trial).heldout_metric:.4f}" for trial in (1, None)]
     assert f"| accuracy in onnxruntime-int8, held-out split | {' | '.join(scores)} |" in card
     assert "ms@" not in model_card(timed, timed.trials[2], BERT, plain=False, notes=[])
+    new = replace(timed, unpruned=replace(timed.unpruned, student_is_new=True))
+    card = model_card(new, new.trials[1], BERT, plain=False, notes=[])
+    assert f"| {EAGER[0]} |" in card
+    assert "times as fast |" not in card, "as another model than the one of the column"
 
 
 def test_without_texts_a_card_has_fixed_lengths(timed: RunRecord, tmp_path: Path) -> None:
@@ -314,6 +318,10 @@ def test_the_page_names_the_fastest_engines_and_what_int8_of_the_unpruned_model_
     size = int8.models[0].megabytes
     assert f"0.50 ms (95% within 1.00), {size:.1f} MB in onnxruntime-int8, accuracy" in start
     assert "maskfront bench" not in page.words
+    file = RunFolder(tmp_path).bench
+    file.write_text(file.read_text().replace('"unpruned"', '"runs/a/model"'))
+    page = Page(write_report([run], tmp_path / "report.html"))
+    assert "the unpruned model takes" not in page.words, "another model was timed"
 
 
 @pytest.mark.slow

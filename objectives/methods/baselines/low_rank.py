@@ -42,7 +42,6 @@ from objectives.students.bert.quantising import emptied
 # of all layers can be compared: over O, what the squared logits move if an error may point
 # anywhere.
 
-_BATCH_SIZE = 32
 _HOLD = 0.01
 """Damping: share of the mean square of an input dimension that is added to all, since rows are
 few."""
@@ -108,7 +107,7 @@ def _linears(model: BertForSequenceClassification) -> dict[Place, nn.Linear]:
 def _moments(model: BertForSequenceClassification, problem: Problem) -> dict[Place, Tensor]:
     """A of each weight, (I, I) float64, without damping."""
     modules, total = _linears(model), dict[Place, Tensor]()
-    batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
+    batches = problem.alpha.in_order(problem.alpha.rows_with_gradients, problem.device)
     for _, entering, gradients in gradients_behind([*modules.values()], model, batches):
         for at, x, g in zip(modules, entering, gradients, strict=True):
             weighted = (x * g.norm(dim=-1, keepdim=True)).flatten(0, 1)

@@ -33,8 +33,6 @@ from objectives.training.population import Population
 
 Criterion = Literal["magnitude", "sensitivity", "curvature"]
 
-_BATCH_SIZE = 32
-
 
 @dataclass(frozen=True, kw_only=True)
 class MagnitudePruning(ScopedOneShot):
@@ -111,7 +109,7 @@ def _gradients(problem: Problem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     population, rows = Population.of([problem.student]), len(problem.alpha)
     weights = {name: population.weights[name] for name in names(problem.shape)}
     first, second = ({n: torch.zeros_like(w[0]) for n, w in weights.items()} for _ in range(2))
-    for batch in problem.alpha.in_order(_BATCH_SIZE, problem.device):
+    for batch in problem.alpha.in_order(1, problem.device):  # the square of each row's own gradient
         loss = sequence_losses(population.logits(batch), batch.labels).sum()
         gradients = torch.autograd.grad(loss, list(weights.values()))
         for name, (gradient,) in zip(weights, gradients, strict=True):

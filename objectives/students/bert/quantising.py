@@ -97,6 +97,8 @@ def keep_pieces(model: PrunedBertForSequenceClassification, pieces: Sequence[int
     """Keep the word embeddings of these ids, ascending and with the padding's, in a float32 model;
     their indices are the new ids."""
     weight = model.get_parameter(WORDS).detach()
+    beyond = max(0, pieces[-1] + 1 - len(weight))  # added tokens that no text has, without a row
+    weight = nn.functional.pad(weight, (0, 0, 0, beyond))
     rows = weight[torch.tensor(pieces, device=weight.device)]
     padding = pieces.index(model.config.pad_token_id or 0)
     words = nn.Embedding.from_pretrained(rows, freeze=False, padding_idx=padding)

@@ -25,6 +25,7 @@ from objectives.combining.cascade import (
 )
 from objectives.combining.gate import cheapest_agreeing, cheapest_keeping, most_agreeing_within
 from objectives.combining.members import GateRows, Member, at_least, enough, probabilities
+from objectives.metric import Metric
 
 SMALL, LARGE = 3, None
 """The numbers of the two models."""
@@ -334,6 +335,41 @@ def test_the_metric_is_kept_with_confidence() -> None:
     assert cheapest_keeping(list(pairs_of(few, judges)), 0.0, kept=0.98) is None
 
 
+@pytest.mark.parametrize("metric", ["f1", "mcc", "macro_f1"])
+@pytest.mark.parametrize(("positives", "passes"), [(10, False), (200, True)])
+def test_a_class_of_few_rows_vouches_for_no_metric(
+    metric: Metric, positives: int, passes: bool
+) -> None:
+    """A model that answers all rows as the unpruned one does, by luck where they are few."""
+    labels = (np.arange(900) < positives).astype(np.int64)[
+        np.random.default_rng(0).permutation(900)
+    ]
+    logits = {role: 4.0 * np.eye(2)[labels] for role in ("select", "heldout")}
+    said = dict.fromkeys(("select", "heldout"), labels)
+    pairs = list(
+        pairs_of(
+            [Member(1, 0.1, logits), Member(None, 1.0, logits)], GateRows(metric, said, said, 2)
+        )
+    )
+    assert (cheapest_keeping(pairs, 0.0, kept=0.95) is not None) == passes
+    assert (cheapest_keeping(pairs, 0.9) is not None) == passes
+
+
+def test_the_share_that_breaks_a_gate_of_accuracy_is_what_it_may_lose() -> None:
+    labels = np.arange(600) % 3
+    original = np.where(np.arange(600) < 120, (labels + 1) % 3, labels)  # accuracy 0.8
+    rows = GateRows("accuracy", {"select": labels}, {"select": original}, 3)
+    assert rows.share_that_breaks(0.0, 0.95) == pytest.approx(0.05 * 0.8)
+    assert rows.share_that_breaks(0.995, 0.0) == pytest.approx(0.005)
+
+
+def test_a_slow_and_worse_large_model_does_not_end_the_tests() -> None:
+    own, rows = members()
+    worse = {role: logits - 4.0 * np.eye(3)[0] for role, logits in own[1].logits.items()}
+    alone = agreeing(own, rows, 0.95)
+    assert agreeing([*own, Member(5, 1.01, worse)], rows, 0.95).cost == alone.cost
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_order_of_pairs_does_not_choose(seed: int) -> None:
     """Nor is a pair chosen for a cheap threshold whose large model, slow and worse, would fail."""
@@ -374,7 +410,8 @@ def test_the_best_within_a_cost_uses_it() -> None:
     cheap, costly = most_agreeing_within(pairs, 0.1), most_agreeing_within(pairs, 0.3)
     assert cheap is not None
     assert costly is not None
-    assert cheap.cost <= 0.1 < costly.cost <= 0.3
+    assert cheap.cost <= 0.095, "other texts may take longer"
+    assert 0.1 < costly.cost <= 0.285
     assert cheap.agreement < costly.agreement
     assert most_agreeing_within(pairs, 0.001) is None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from maskfront import UserError, check
 from objectives.delivery.deployed import deploy
@@ -66,6 +67,17 @@ def lines(folder: Path, texts: list[str]) -> Path:
     file = folder / "new.txt"
     file.write_text("\n".join(texts), encoding="utf-8")
     return file
+
+
+def renamed(checkpoint: str, copy: Path, pattern: str) -> Path:
+    """A copy of a classifier whose labels have other names."""
+    shutil.copytree(checkpoint, copy)
+    config = json.loads((copy / "config.json").read_text())
+    names = [pattern.format(number) for number in range(len(config["id2label"]))]
+    config["id2label"] = dict(enumerate(names))
+    config["label2id"] = {name: number for number, name in enumerate(names)}
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
 
 
 @pytest.mark.slow
@@ -127,6 +139,39 @@ def test_other_answers_are_found_by_a_few(
     assert " of 32 answers" in said
 
 
+def test_a_folder_that_few_texts_made_cannot_tell_by_texts(written: Path, tmp_path: Path) -> None:
+    folder, texts = tmp_path / "few", sentences(600, seed=1)
+    shutil.copytree(written, folder)
+    write_reference(folder, texts[:500], texts[500:], agreement=0.95, deferred=0)
+    found = check(folder, texts[:50])
+    assert not found.tells
+    assert found.sentence().startswith("not known: too few texts made the folder")
+
+
+def test_an_original_without_names_for_its_labels_is_matched_by_index(
+    written: Path, fine_tuned: str, tmp_path: Path
+) -> None:
+    unnamed = renamed(fine_tuned, tmp_path / "unnamed", "LABEL_{}")
+    new = sentences(150, seed=4)
+    assert check(written, new, model=unnamed) == check(written, new, model=fine_tuned)
+
+
+def test_a_label_that_reads_like_a_number_of_an_output_is_matched_by_name(
+    written: Path, fine_tuned: str, tmp_path: Path
+) -> None:
+    """As LABEL_10, which comes before LABEL_2 in a folder."""
+    model, folder = renamed(fine_tuned, tmp_path / "model", "LABEL_{}"), tmp_path / "folder"
+    weights = load_file(model / "model.safetensors")
+    for name in ("classifier.weight", "classifier.bias"):
+        weights[name] = weights[name][[2, 0, 1]].copy()
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    shutil.copytree(written, folder)
+    settings = json.loads((folder / "classifier.json").read_text())
+    settings["labels"] = ["LABEL_1", "LABEL_2", "LABEL_0"]
+    (folder / "classifier.json").write_text(json.dumps(settings))
+    assert check(folder, sentences(150, seed=4), model=model).holds
+
+
 def test_a_table_is_read_by_its_column(written: Path, tmp_path: Path) -> None:
     table = tmp_path / "new.csv"
     rows = sentences(50, seed=6)
@@ -137,6 +182,8 @@ def test_a_table_is_read_by_its_column(written: Path, tmp_path: Path) -> None:
         assert check(written, in_memory, text="said") == from_file
     with pytest.raises(UserError, match=r"no column 'text'; there are 'said'"):
         check(written, pandas.DataFrame({"said": rows}))
+    with pytest.raises(UserError, match=r"row 2 has list in column 'said'; give texts"):
+        check(written, pandas.DataFrame({"said": [None, ["a", "b"]]}), text="said")
     with pytest.raises(UserError, match="the list holds no text"):
         check(written, [" "])
     with pytest.raises(UserError, match=r"no column 'text'"):
@@ -149,13 +196,7 @@ def test_what_cannot_be_checked_is_one_line(
     new = lines(tmp_path, sentences(5, seed=7))
     with pytest.raises(UserError, match=r"has no reference\.safetensors, which compress"):
         check(tmp_path, new)
-    other = tmp_path / "other"
-    shutil.copytree(fine_tuned, other)
-    config = json.loads((other / "config.json").read_text())
-    names = [f"name {number}" for number in range(len(config["id2label"]))]
-    config["id2label"] = dict(enumerate(names))
-    config["label2id"] = {name: number for number, name in enumerate(names)}
-    (other / "config.json").write_text(json.dumps(config))
+    other = renamed(fine_tuned, tmp_path / "other", "name {}")
     with pytest.raises(UserError, match=r"its labels \('name 0'.* are not the folder's"):
         check(written, new, model=other)
     with pytest.raises(UserError, match=r"holds no text"):

@@ -126,6 +126,19 @@ def test_a_string_is_one_text_and_a_pair_may_be_a_list(alone: Path) -> None:
     assert wanted != classifier(TEXTS[:1])[0]
 
 
+def test_a_model_without_segments_reads_none_of_a_pair(alone: Path, tmp_path: Path) -> None:
+    """As DistilBERT, whose tokenizer numbers the second text's."""
+    folder = Path(shutil.copytree(alone, tmp_path / "without"))
+    settings = json.loads((folder / "classifier.json").read_text())
+    settings["stages"][0]["segments"] = False
+    (folder / "classifier.json").write_text(json.dumps(settings))
+    for path, some in ((alone, True), (folder, False)):
+        (stage,) = opened(path).stages
+        [(ids, segments)] = stage.read([(TEXTS[0], TEXTS[1])])
+        assert any(segments) == some
+        assert len(ids) == len(segments)
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [

@@ -74,7 +74,7 @@ def test_it_does_not_depend_on_the_batch_size(
 ) -> None:
     importance = []
     for size in (5, 64):
-        monkeypatch.setattr("objectives.pruning.importance._BATCH_SIZE", size)
+        monkeypatch.setattr("objectives.text.data._WITH_GRADIENTS", (size, 2**12))
         importance.append(first_order_of_student(replace(problem), ("heads",))["heads"])
     torch.testing.assert_close(importance[0], importance[1], atol=1e-7, rtol=1e-3)
 

@@ -108,7 +108,7 @@ NAMES = [
 
 def test_sensitivity_and_curvature_are_the_terms_of_the_loss(problem: Problem) -> None:
     """g w against the change that was measured as a weight fades; h by transformers' own model, a
-    batch at a time: what optimal brain damage says is exact where the loss is h (x - w)^2 / 2."""
+    row at a time: what optimal brain damage says is exact where the loss is h (x - w)^2 / 2."""
     student = copy.deepcopy(problem.student).double()
     labels = torch.from_numpy(problem.alpha.labels)
     own = dict(student.named_parameters())
@@ -131,7 +131,7 @@ def test_sensitivity_and_curvature_are_the_terms_of_the_loss(problem: Problem) -
     measured = (changed[1] - changed[0]) / 0.1
     assert abs(measured) == pytest.approx(float(sensitivity[place]), rel=0.02)
     own[name].requires_grad_()
-    for batch in problem.alpha.in_order(32, "cpu"):
+    for batch in problem.alpha.in_order(1, "cpu"):
         logits = student(**batch.inputs).logits
         total = sequence_losses(logits[None], batch.labels).sum()
         second += torch.autograd.grad(total, own[name])[0].square() / len(problem.alpha)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from objectives.measures.evaluate import predict
+from objectives.methods.baselines.magnitude_pruning import MagnitudePruning
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.methods.polish import Polish
 from objectives.problem import Problem
@@ -74,6 +75,14 @@ def test_without_stages_a_model_stays_as_it_was(quick: Polish, problem: Problem)
     state = cut_to(RATIOS[2], problem).model.state_dict()
     for name, weight in found.model.state_dict().items():
         assert torch.equal(weight, state[name]), name
+
+
+def test_zeros_of_a_sparse_model_stay(quick: Polish, problem: Problem, tmp_path: Path) -> None:
+    sparse = MagnitudePruning(sparsity=0.5, stages=())
+    trials = write_trials(tmp_path, [search_alone(sparse, problem)])
+    found = search_alone(replace(quick, trials=trials), problem)
+    weight = found.model.bert.encoder.layer[0].intermediate.dense.weight
+    assert (weight == 0).float().mean() == pytest.approx(0.5, abs=0.05)
 
 
 def why_not(method: Polish, problem: Problem) -> str:

@@ -38,7 +38,7 @@ def test_a_path_where_nothing_is_is_refused_at_once(
     def asked(*_: Any, **__: Any) -> None:
         raise AssertionError("the hub was asked")
 
-    monkeypatch.setattr("objectives.text.roles.load_dataset", asked)
+    monkeypatch.setattr("objectives.text.reading.load_dataset", asked)
     monkeypatch.chdir(tmp_path)
     place = "" if name.startswith("/") else f" in {tmp_path}"
     message = f"task 'toy': there is no file or folder '{name}'{place}; correct data, or name a"
@@ -54,7 +54,7 @@ def test_a_name_of_a_data_set_is_asked_of_the_hub(
     def asked(*_: Any, **__: Any) -> None:
         raise ConnectionError("no network")
 
-    monkeypatch.setattr("objectives.text.roles.load_dataset", asked)
+    monkeypatch.setattr("objectives.text.reading.load_dataset", asked)
     message = rf"'{name}' could not be loaded \(there is no such folder, and from the hub: no"
     with pytest.raises(UserError, match=message):
         load_text(task_of(name))

@@ -52,6 +52,11 @@ def test_roles_are_disjoint_and_stratified_whatever_their_sizes(
         assert abs(int(counts[0] - counts[1])) <= 2
 
 
+def test_a_small_share_of_few_rows_is_one_row() -> None:
+    text = load_text(task_of(numbered, alpha=0.001, metric="agreement"))
+    assert len(text.roles["alpha"].texts) == 1
+
+
 def test_the_seed_decides_the_roles() -> None:
     task = task_of(numbered)
     assert texts_of(load_text(task)) == texts_of(load_text(task))
@@ -138,6 +143,17 @@ def test_splits_of_a_function_or_a_disk_are_those_of_a_folder(folder: Path, tmp_
     for data in (lambda: splits, str(both)):
         assert texts_of(load_text(task_of(data, heldout_split="test"))) == expected
     assert texts_of(load_text(task_of(str(one)))) == texts_of(load_text(task_of(numbered)))
+    with pytest.raises(UserError, match="save_to_disk has no subset 'cola'; leave it out"):
+        load_text(task_of(str(one), subset="cola"))
+
+
+def test_splits_that_number_their_classes_differently_are_refused() -> None:
+    train = numbered().cast_column("label", ClassLabel(names=["no", "yes"]))
+    heldout = Dataset.from_dict({"text": ["one", "two"], "label": ["yes", "no"]})
+    heldout = heldout.cast_column("label", ClassLabel(names=["yes", "no"]))
+    task = task_of(lambda: DatasetDict(train=train, test=heldout), heldout_split="test")
+    with pytest.raises(UserError, match=r"by 'no', 'yes' and by 'yes', 'no'; cast both to one"):
+        load_text(task)
 
 
 def test_a_heldout_split_is_taken_whole_and_its_texts_leave_the_others(folder: Path) -> None:

@@ -56,6 +56,7 @@ FORMS = {
     "Windows' line ends": (in_csv().replace(b"\n", b"\r\n"), "own.csv", {}),
     "a TSV": (in_csv(delimiter="\t"), "own.TSV", {}),
     "semicolons": (in_csv(delimiter=";"), "own.csv", {"delimiter": ";"}),
+    "tabs, as a shell names them": (in_csv(delimiter="\t"), "own.csv", {"delimiter": r"\t"}),
     "UTF-16": (in_csv().decode().encode("utf-16"), "own.csv", {"encoding": "utf-16"}),
     "other columns of one name": (
         in_csv([(*row, 1, 2, 3, 4) for row in ROWS], header="text,label,a,a,,"),
@@ -113,6 +114,8 @@ def test_a_file_of_json_gives_its_rows(load_file: Load) -> None:
     words = [("café" + text, label) for text, label in ROWS]
     in_latin_1 = in_json_lines(words).decode().encode("latin-1")
     assert labels_of(load_file(in_latin_1, "own.jsonl", encoding="latin-1")) == dict(words)
+    a_list = b"[" + b",".join(in_latin_1.splitlines()) + b"]"
+    assert labels_of(load_file(a_list, "own.json", encoding="latin-1")) == dict(words)
 
 
 BAD_JSON = {
@@ -326,6 +329,11 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
         {},
         "the second line has more fields than the first, which names 2 columns; put fields",
     ),
+    "a byte order mark, and a quote that holds rows": (
+        '\ufefflabel,text\n0,"x, y"\n1,"a\n0,some\n1,another one"\n0,fine\n'.encode(),
+        {},
+        "a quote in line 3 reaches to line 5",
+    ),
     "a quote without an end": (
         in_csv([('"x, y"', "no"), *ROWS[:7], ('"a', "no"), *ROWS[7:]]),
         {},
@@ -404,6 +412,9 @@ def test_a_file_that_is_not_there_or_no_table_is_named(load_file: Load, tmp_path
     for name in ("own.csv", "own.parquet"):
         with pytest.raises(UserError, match=rf"{name}' does not exist$"):
             load_file(None, name)
+    (tmp_path / "parts.parquet").mkdir()
+    with pytest.raises(UserError, match=r"parts\.parquet' is a folder, .*: name the file in it"):
+        load_file(None, "parts.parquet")
     (tmp_path / "own.xlsx").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"ends in \.xlsx; maskfront reads \.csv, \.tsv, \.parquet"):
         load_file(None, "own.xlsx")

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import Sequence, TemplateProcessing
+from transformers import (
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from objectives.errors import UserError
 from objectives.text.data import Split
@@ -51,6 +60,24 @@ def test_it_comes_back_from_its_files(vocabulary: Vocabulary, tmp_path: Path) ->
     texts = ["abc cab bab", "c"]
     assert loaded(texts, padding=True).data == smaller(texts, padding=True).data
     assert len(loaded) == 12
+
+
+def test_a_tokenizer_that_lists_its_steps_has_the_new_ids_too() -> None:
+    pieces = [*WORDS, *PIECES]
+    document = Tokenizer(
+        WordPiece({piece: n for n, piece in enumerate(pieces)}, unk_token="[UNK]")  # type: ignore[call-arg]
+    )
+    document.pre_tokenizer = Whitespace()
+    ends = [(piece, pieces.index(piece)) for piece in ("[CLS]", "[SEP]")]
+    template = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    document.post_processor = Sequence([template])
+    whole = PreTrainedTokenizerFast(tokenizer_object=document, pad_token="[PAD]")
+    row = array("i", whole("bab")["input_ids"])
+    train = Split("train", [row], [array("b", bytes(len(row)))], np.zeros(1, np.int64), 0, 16)
+    smaller = Vocabulary(whole, train).tokenizer_of(12)
+    assert smaller.convert_ids_to_tokens(smaller("bab x")["input_ids"]) == [
+        *("[CLS]", "bab", "[UNK]", "[SEP]"),
+    ]
 
 
 def test_what_cannot_spell_is_refused(

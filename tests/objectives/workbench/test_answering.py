@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import ClassLabel, Dataset
+from datasets import ClassLabel, Dataset, Features
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from objectives.engines.names import Engine
@@ -252,6 +252,15 @@ def test_classes_as_answers_have_their_names(
     assert prepare(inputs, Session(cache=tmp_path)).unpruned.metric == 1
 
 
+def test_a_class_of_minus_one_is_no_answer(task: Task, tiny_bert: str) -> None:
+    classes = {"said": ClassLabel(names=["sad", "happy"])}
+    features = Features({**as_rows(lambda text: 0)().features, **classes})
+    rows = as_rows(lambda text: -1 if "joy" in text else 0)().cast(features)
+    teacher = Teacher(answers="said", answers_as="labels")
+    with pytest.raises(UserError, match=r"[1-9]\d* of 140 texts of the task have no answer"):
+        read_inputs(replace(task, data=lambda: rows), teacher, student=tiny_bert)
+
+
 @pytest.mark.parametrize(
     ("answer", "changes", "message"),
     [
@@ -285,6 +294,36 @@ def test_answers_that_are_none_are_refused_in_one_line(
     with pytest.raises(UserError, match=message) as raised:
         read_inputs(task, Teacher(**{"answers": "said", **changes}), student=tiny_bert)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("answer", ["sad", "0.9"])
+def test_words_for_probabilities_are_refused_without_labels_too(
+    answer: str, planted_task: Task, tiny_bert: str
+) -> None:
+    task = replace(planted_task, data=as_rows(lambda text: answer), metric="agreement")
+    with pytest.raises(UserError, match=r"is no list of numbers .* set answers_as='labels'"):
+        read_inputs(task, Teacher(answers="said"), student=tiny_bert)
+
+
+@pytest.mark.parametrize(
+    ("answer", "answers_as"), [([2.3], "logits"), ({"toxic": 2.3}, "logits"), ("sad", "labels")]
+)
+def test_one_label_which_all_would_agree_with_is_refused(
+    answer: object, answers_as: Any, planted_task: Task, tiny_bert: str
+) -> None:
+    task = replace(planted_task, data=as_rows(lambda text: answer), metric="agreement")
+    with pytest.raises(UserError, match=r"has one label only.* give a number for each of two"):
+        read_inputs(task, Teacher(answers="said", answers_as=answers_as), student=tiny_bert)
+
+
+def test_labels_that_look_like_numbers_are_those_of_the_task(tiny_bert: str) -> None:
+    signs = {"happy": "+1", "sad": "-1", "neutral": "none"}
+    rows = planted_rows().to_dict()
+    rows["label"] = [signs[label] for label in rows["label"]]
+    task = Task(name="signs", data=lambda: Dataset.from_dict(rows), alpha=20, select=40, heldout=40)
+    teacher = Teacher(answers="label", answers_as="labels")
+    inputs = read_inputs(replace(task, max_length=24), teacher, student=tiny_bert)
+    assert list(inputs.text.label_names) == ["+1", "-1", "none"]
 
 
 def test_what_cannot_go_with_answers_alone_is_refused(

@@ -225,6 +225,8 @@ def test_settings_of_a_fine_tuned_teacher_do_nothing(fine_tuned: str, tiny_bert:
     asked = {"epochs": 2, "learning_rate": 1e-4}
     (note,) = teacher_notes(Teacher(checkpoint=fine_tuned, **asked), LABELS)
     assert note.endswith("Teacher.epochs, Teacher.learning_rate does nothing")
+    (note,) = teacher_notes(Teacher(checkpoint=fine_tuned, smoothing=0.3), LABELS)
+    assert note == "Teacher.smoothing does nothing: it is for labels as answers that are given"
     assert [*teacher_notes(Teacher(checkpoint=fine_tuned), LABELS)] == []
     assert [*teacher_notes(Teacher(checkpoint=tiny_bert, **asked), LABELS)] == []
 

@@ -135,6 +135,10 @@ def test_a_teacher_that_is_not_clearly_better_is_noted(
     assert numbers in note
     assert "(Teacher.epochs, now 2), at another rate (Teacher.learning_rate, now 5e-05; " in note
     assert "Teacher.trials finds one) or on more rows" in note
+    several = Teacher(ensemble=(tiny_bert, tiny_bert))
+    note = words_note(several, "accuracy", split, logits, said(labels[::-1].copy(), linear)[::-1])
+    assert note is not None
+    assert "(Teacher.learning_rate, now chosen by itself) or on more rows" in note
     note = words_note(asked, "accuracy", replace(split, truncated=9), logits, labels)
     assert note is not None
     assert "(max_length, now 3, cuts off 9 of 200; the linear model reads all)" in note

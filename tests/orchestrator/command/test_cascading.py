@@ -17,14 +17,16 @@ import pytest
 
 from maskfront import Run, RunError, Study, load_run
 from objectives.combining.cascade import CascadePair, pairs_of, threefold
-from objectives.combining.members import GateRows, Member
+from objectives.combining.members import GateRows, Member, at_least
 from objectives.delivery import deployed
 from objectives.delivery.deployed import answers_to
 from objectives.delivery.exported import load_model
 from objectives.measures.evaluate import predict
 from objectives.workbench.inputs import read_inputs
+from orchestrator.command import candidates as candidates_module
 from orchestrator.command.candidates import Candidates
 from orchestrator.command.cascading import Gate, _chosen
+from orchestrator.runs.answers import read_rows
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.study_file import load_study
 from reports.exporting.deployed_card import Deployed, deployed_card, named
@@ -143,6 +145,24 @@ def test_three_models_answer_as_was_computed(launched: Run, study: Study, tmp_pa
 
 
 @pytest.mark.slow
+def test_a_folder_of_int8_promises_what_check_will_ask(
+    launched: Run, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployed, "text_to_label", milliseconds)
+    kept: dict[str, Any] = {}
+    monkeypatch.setattr(
+        candidates_module, "write_reference", lambda *_, **given: kept.update(given)
+    )
+    engine: Any = "onnxruntime-int8"
+    out = launched.cascade(tmp_path / "both", study, min_agreement=0.5, engine=engine)
+    rows = read_rows(launched)
+    assert rows is not None
+    found = answers_to(classifier_of(out.folder)(out.folder), texts_of(study, "heldout"))
+    agreed = int((found.argmax(-1) == rows.unpruned["heldout"].argmax(-1)).sum())
+    assert kept["agreement"] == pytest.approx(float(at_least(agreed, len(found))))
+
+
+@pytest.mark.slow
 def test_it_needs_neither_torch_nor_transformers(done: Deployed) -> None:
     script = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
@@ -233,6 +253,14 @@ def pairs_costing(small: float, whole: float, wrong: int) -> list[CascadePair]:
     said = dict.fromkeys(("select", "heldout"), right.argmax(-1))
     rows = GateRows(metric="accuracy", labels=said, original=said, classes=2)
     return list(pairs_of(members, rows))
+
+
+def test_a_limit_above_the_unpruned_models_time_is_met_by_a_cascade(launched: Run) -> None:
+    found = _chosen(
+        launched, pairs_costing(1, 10, wrong=90), Gate.of("accuracy", 0.99, {"max_ms": 50})
+    )
+    assert [stage.number for stage in found.stages] == [7, None]
+    assert found.agreement == 1
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
         compress(teacher, texts, out="small", max_length=24, max_ms=1e-5)
     assert len(load_run(report.parent).trials) == trials, "the same call goes on"
     assert not made.exists()
+    assert "The folder small (" not in report.read_text(encoding="utf-8"), "it is gone"
 
     compress(teacher, texts, out="small", max_length=24, minutes=1e-3, take_nearest=True)
     timed = read_speeds(load_run(report.parent))[0].models
@@ -213,6 +214,7 @@ def test_rows_without_a_label_teach_and_many_labels_get_rows(teacher: Path, tmp_
         (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, ask for less, or take"),
         (None, {"max_length": 4096}, "max_length is 4096; "),
         (None, {"out": "taken"}, "'taken' exists and is not an empty folder"),
+        (None, {"out": "."}, "'.' is the folder at work, in which runs/ is made; name another"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_nothing_is_written(
@@ -232,6 +234,27 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     assert "\n" not in str(error.value)
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "small").exists()
+
+
+def test_too_few_texts_for_the_labels_are_one_line(teacher: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    texts = planted_rows()["text"][:40]
+    table.write_text("text,label\n" + "".join(f"{t},{n % 16}\n" for n, t in enumerate(texts)))
+    with pytest.raises(UserError, match=r"has 40 texts with one of 16 labels; give about 80 or"):
+        compress(teacher, table, out=tmp_path / "small", max_length=24, min_metric_kept=0.9)
+
+
+def test_the_data_may_be_a_folder_and_a_wrong_name_is_said(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.csv").write_text("text\n" + "".join(f"text {n}\n" for n in range(60)))
+    with pytest.raises(RunError, match="60 texts are too few to say"):
+        compress(teacher, folder, out="small", max_length=24)
+    with pytest.raises(UserError, match="'absent'"):
+        compress(teacher, "absent", out="small", max_length=24)
 
 
 def test_what_is_no_classifier_is_refused(tiny_bert: str, texts: Path, tmp_path: Path) -> None:
@@ -526,6 +549,17 @@ def test_where_nothing_passes_that_is_said_and_the_nearest_is_there() -> None:
     assert (found.stages, passed) == ((CascadeStage(None, "onnxruntime-int8"),), False)
     with pytest.raises(RunError, match=r"no model takes 0.5 ms or less: the fastest takes 1.00 ms"):
         chosen([10], max_ms=0.5)
+
+
+def test_texts_that_a_metric_lacks_are_counted() -> None:
+    members, judges = judged([0], rows=300)
+    rare = {role: (np.arange(300) < 9).astype(np.int64) for role in ("select", "heldout")}
+    answers = {role: 4.0 * np.eye(2)[own] for role, own in rare.items()}
+    members = [replace(member, logits=answers) for member in members]
+    rows = replace(judges, metric="f1", labels=rare, original=rare)
+    gate = compressing._gate("f1", {"min_metric_kept": 0.95})
+    with pytest.raises(RunError, match=r"reaches 100\.0%: about [\d,]+ more texts would be enough"):
+        compressing._chosen(members, rows, gate, planning.RoleSizes.of(600), take_nearest=False)
 
 
 def test_rounds_do_not_repeat_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:

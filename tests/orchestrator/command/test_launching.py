@@ -118,16 +118,24 @@ def test_a_notebook_has_no_file_and_the_report_shows_the_study(
     assert run == load_run(run.folder)
 
 
-def test_of_a_study_that_the_command_made_the_report_shows_the_study(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("maskfront", "study = Study(name='tiny',"),
+        ("script.py", "compress('model')"),  # to look for a study in it would compress again
+    ],
+)
+def test_a_study_that_a_command_made_is_in_no_study_file(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
 ) -> None:
     script = ModuleType("__main__")
-    script.__file__ = str(tmp_path / "maskfront")
-    (tmp_path / "maskfront").write_text("from orchestrator.command.cli import main\n")
+    script.__file__ = str(tmp_path / name)
+    (tmp_path / name).write_text("compress('model')\n")
     monkeypatch.setitem(sys.modules, "__main__", script)
     run = launch(scripted(study, "result"), out=tmp_path / "run", device="cpu", command="maskfront")
     launched = json.loads((run.folder / "launch.json").read_text())
-    assert launched["source"].startswith("study = Study(name='tiny',")
+    assert launched["source"].startswith(source)
+    assert launched["study_file"] is None
 
 
 def test_without_a_report_nothing_is_written_but_the_run(study: Study, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
+from orchestrator.errors import RunError
 from orchestrator.runs.damage import damages
 from orchestrator.runs.trial_files import draw_heat_map, read_curve, read_layers
 
@@ -36,7 +38,9 @@ def files(folder: Path) -> list[Path]:
 
 def test_what_is_whole_is_no_damage(folder: Path) -> None:
     assert len(files(folder)) == 6
+    (folder / "._result.json").write_bytes(b"\0\5\x16\7")  # as macOS copies a folder
     assert damages(folder) == []
+    (folder / "._result.json").unlink()
     for file in files(folder):
         if file.suffix != ".json" or file.parent != folder:
             file.unlink()
@@ -50,6 +54,22 @@ def test_a_trial_without_what_says_what_it_is_is_damaged(folder: Path) -> None:
         assert damages(folder) == [f"{name} is gone"]
         (folder / name).write_text(text)
     assert damages(folder / "gone") == [], "all of it was deleted on purpose"
+
+
+@pytest.mark.parametrize("name", ["result.json", "model/model.safetensors"])
+def test_a_file_of_another_account_is_no_damage(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def refuse(path: Path, *arguments: Any, **named: Any) -> Any:
+        if path == folder / name:  # as root, tests may read every file
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(RunError, match=f"{name}' may not be read by this account"):
+        damages(folder)
 
 
 @pytest.mark.slow

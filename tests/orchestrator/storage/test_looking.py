@@ -63,6 +63,8 @@ def test_a_run_may_be_looked_at_without_writing(study: Study, tmp_path: Path, ki
     url = f"journal:///{folder}/study.journal" if kind == "journal" else None
     folder.mkdir()
     run_study(scripted(study, "result"), folder, trials=1, storage=url)
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in written if not path.stat().st_mode & 0o004] == [], "for one account"
     take_away_writing(folder)
     before = contents(folder)
     assert "1 finished" in as_a_reader("status", folder)

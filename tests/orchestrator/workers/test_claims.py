@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.artifacts import get_all_artifact_meta
@@ -241,6 +243,28 @@ def test_knobs_that_kill_are_tried_three_times(tmp_path: Path) -> None:
     assert RETRY_OF not in study.trials[3].user_attrs
 
 
+def test_a_launch_does_not_begin_again_with_knobs_that_kill(study: Study, tmp_path: Path) -> None:
+    asked = scripted(study, "result", "nan")
+    folder, optuna_study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
+    for attempt in range(7):
+        with ExitStack() as stack:
+            claims = claims_of(optuna_study, folder, stack, wanted=9)
+            ask_first(optuna_study, asked)
+            (trial,) = claims.take(1)
+        dies_with([trial], f"dead{attempt}")
+    asked_for = [row.system_attrs.get("fixed_params", {}).get("tag") for row in optuna_study.trials]
+    assert asked_for[:7] == [0, 1, 0, 1, 0, 1, None]
+
+
+def test_first_knobs_may_be_numbers_of_numpy(study: Study) -> None:
+    asked, optuna_study = scripted(study, "result", "result"), optuna.create_study()
+    ask_first(optuna_study, replace(asked, first=({"end": "result", "tag": np.int64(1)},)))
+    (trial,) = optuna_study.get_trials()
+    assert json.dumps(trial.system_attrs["fixed_params"]) == '{"end": "result", "tag": 1}'
+    ask_first(optuna_study, asked)
+    assert len(optuna_study.get_trials()) == 2
+
+
 def test_knobs_outlive_machines_that_die_with_their_launch(tmp_path: Path) -> None:
     folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
     knobs = {"x": 0.1, "y": 0.5}
@@ -401,7 +425,6 @@ def test_knobs_are_asked_again_once_though_a_worker_was_killed(tmp_path: Path) -
 def test_ctrl_c_while_trials_are_claimed_leaves_none_running_and_blames_no_knobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, method: str
 ) -> None:
-    """A trial that Ctrl-C hits while it is asked is nobody's yet: the next claim fails it."""
     folder, study = RunFolder(tmp_path / "run"), study_of(f"sqlite:///{tmp_path}/study.db")
     study.enqueue_trial({"x": 0.5, "y": 0.5})
     call = getattr(kind, method)
@@ -417,12 +440,9 @@ def test_ctrl_c_while_trials_are_claimed_leaves_none_running_and_blames_no_knobs
             monkeypatch.setattr(kind, method, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 claims.take(2)
-        if method != "ask":
-            assert {
-                trial.user_attrs.get(FAILURE)
-                for trial in study.get_trials(states=[TrialState.FAIL])
-            } == {"interrupted"}
-            assert TrialState.RUNNING not in [trial.state for trial in study.trials]
+        failed = study.get_trials(states=[TrialState.FAIL])
+        assert {trial.user_attrs.get(FAILURE) for trial in failed} == {"interrupted"}
+        assert TrialState.RUNNING not in [trial.state for trial in study.trials]
     with ExitStack() as stack:
         (trial,) = claims_of(study, folder, stack, wanted=1).take(1)
     assert trial.params == {"x": 0.5, "y": 0.5}

@@ -633,6 +633,7 @@ def test_callbacks_see_the_run_after_each_population(study: Study, tmp_path: Pat
     assert seen == [2, 4]
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path) -> None:
     """A launch in its own process is killed; the next one goes on to the wanted number."""
     path = write_study(epochs=6)

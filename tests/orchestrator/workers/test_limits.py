@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from rich.console import Console
 
 from maskfront import RunError, Study
+from objectives.cache import kernel_lock
 from orchestrator.runs.records import FinishedTrial, pareto_front
 from orchestrator.workers import limits
 from orchestrator.workers.limits import begin_launch, last_growth, why_it_ends
 from orchestrator.workers.loop import LaunchOptions
+from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 from orchestrator.workers.worker_pool import launch_workers
 from reports.figures.outer_loop import area
 from tests.launching import run_study
@@ -93,6 +96,27 @@ def test_a_trial_that_takes_too_long_fails_alone_and_the_study_goes_on(
     }
     assert "start again" not in capsys.readouterr().out, "no half of them is tried again"
     assert max(one.seconds or 0.0 for one in run.trials) < 50
+
+
+def test_a_search_has_its_time_beside_that_in_which_it_waits_for_another(
+    study: Study, tmp_path: Path
+) -> None:
+    held = threading.Event()
+
+    def hold() -> None:
+        with kernel_lock(tmp_path / "lock"):
+            held.set()
+            time.sleep(0.5)
+
+    with LaunchProgress(study, Console(quiet=True)) as progress:
+        progress.search(0.25)
+        threading.Thread(target=hold).start()
+        held.wait()
+        with kernel_lock(tmp_path / "lock"):
+            progress.begin("learn", 1)
+        time.sleep(0.3)
+        with pytest.raises(TrialTimeoutError):
+            progress.begin("learn", 1)
 
 
 def test_trials_that_all_take_too_long_end_the_launch(study: Study, tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ def test_a_launch_killed_between_folder_and_study_is_launched_again(
     (tmp_path / "study.db").unlink()
     with pytest.raises(RunError, match=r"database is gone; .*, or put sqlite:///.*/study\.db back"):
         run_study(scripted(study, "result"), **place)
+    shutil.rmtree(tmp_path / "run" / "trials")
+    rows = (tmp_path / "run" / "rows.safetensors").read_bytes()
+    run_study(scripted(study, "result"), **place)
+    (lost,) = (tmp_path / "run").glob("lost-*/rows.safetensors")
+    assert lost.read_bytes() == rows, "another study's rows are read by nobody"
 
 
 def test_the_trials_of_a_lost_database_are_not_replaced(study: Study, tmp_path: Path) -> None:
@@ -120,6 +125,22 @@ def test_a_copy_is_told_from_its_original_while_that_is_at_work(tmp_path: Path) 
     bind_folder(copy, optuna_study, url)  # as if moved to another disk
     with copy.locked(), pytest.raises(RunError, match=r"run', but in .*copy "):
         bind_folder(home, optuna_study, url)
+
+
+def test_a_moved_run_may_lack_models_that_nobody_wants(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    optuna_study = optuna.create_study(study_name="s", storage=open_storage(url))
+    optuna_study.add_trial(optuna.trial.create_trial(value=1.0))
+    home, moved = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "moved")
+    home.trial(0).mkdir(parents=True)
+    bind_folder(home, optuna_study, url)
+    shutil.copytree(home.path, moved.path)
+    shutil.rmtree(moved.trial(0))
+    with pytest.raises(RunError, match=r"moved', but in .*run "):
+        bind_folder(moved, optuna_study, url)
+    shutil.rmtree(home.path)
+    bind_folder(moved, optuna_study, url)
+    assert optuna_study.user_attrs[HOME]["path"] == str(moved.path)
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,37 @@ def test_workers_that_do_not_fit_are_refused(
     with pytest.raises(RunError, match=message):
         launch_workers(study, LaunchOptions(workers=count, out=tmp_path / "run", device=device))
     assert not (tmp_path / "run").exists()
+
+
+def test_workers_that_all_fail_after_the_timeout_are_no_end_of_the_time(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = [(number, f"RuntimeError: {number}") for number in (1, 2)]
+    monkeypatch.setattr(worker_pool, "_processes", lambda *_: nullcontext([]))
+    monkeypatch.setattr(worker_pool, "_follow", lambda *_, **__: ended)
+    options = LaunchOptions(workers=2, out=tmp_path / "run", device="cpu", timeout=1e-9)
+    with pytest.raises(RunError, match=r"worker 1: RuntimeError: 1; worker 2: RuntimeError: 2"):
+        launch_workers(study, options)
+
+
+def test_a_finished_study_does_not_wait_for_a_task_that_the_cluster_has_lost(
+    study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(worker_pool, "_RETURN", 0.5)
+    study = replace(study, method=replace(study.method, meets=False))  # type: ignore[call-arg]
+    options = LaunchOptions(workers=2, out=tmp_path / "run", device="cpu", backend="dask")
+    with ThreadPoolExecutor() as threads:
+
+        def submit(work_on: Callable[..., Any], job: tuple[Any, ...]) -> Future[Any]:
+            return threads.submit(work_on, *job) if job[1] == 1 else Future()  # job[1]: its number
+
+        monkeypatch.setattr(worker_pool, "tasks", lambda *_: nullcontext(submit))
+        run = launch_workers(study, options)
+    assert [trial.state for trial in run.trials] == ["finished"] * 6
+    assert "the cluster has not ended a task: not waited for" in capsys.readouterr().out
 
 
 def test_each_worker_sees_one_gpu_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:

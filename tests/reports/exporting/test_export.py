@@ -269,7 +269,7 @@ def test_no_name_is_taken_for_markdown_or_html(run: RunRecord, name: str, shown:
     named = {**run.sources, "task": name, "teacher license": name}
     knobs = {"mode": name}
     card = model_card(
-        replace(run, name=name, sources=named, notes=(name,)),
+        replace(run, name=name, sources=named, notes=(f"4 rows read; {name}",)),
         replace(trial, knobs=knobs),
         BERT,
         plain=True,
@@ -281,7 +281,7 @@ def test_no_name_is_taken_for_markdown_or_html(run: RunRecord, name: str, shown:
         f"# {shown}, trial 4",
         f"- {shown}",
         f"| task | {shown} |",
-        f"| rows | {shown} |",
+        f"| rows | 4 rows read; {shown} |",
         f"| mode | {shown} |",
     ):
         assert f"\n{line}\n" in body

@@ -202,6 +202,36 @@ def test_the_cost_axis_switches(page_path: Path, stored_run: RunRecord, open_tab
 
 
 @pytest.mark.slow
+def test_an_axis_has_numbers_in_each_unit_though_costs_differ_by_far(
+    make_run: Any, make_trial: Any, open_tab: OpenTab, tmp_path: Path
+) -> None:
+    run = make_run([make_trial(0, 500_000, 0.89), make_trial(1, 40_000, 0.8)])
+    tab = open_tab()
+    page = tab.open_report(write_report([run], tmp_path / "report.html"))
+    ticks = page.locator("#front .xtick text").all_text_contents
+    shares = ticks()
+    assert "50%" in shares
+    page.select_option("#axis", "params")
+    assert ticks()
+    assert not {*ticks()} & {*shares}
+    page.select_option("#axis", "")
+    assert ticks() == shares
+    assert tab.seen == []
+
+
+@pytest.mark.slow
+def test_the_axis_of_two_runs_without_words_switches(open_tab: OpenTab, tmp_path: Path) -> None:
+    plain = many_run(20)
+    far = {trial.number: 0.01 * (1 + trial.number) for trial in plain.finished}
+    runs = [compared(plain, far), replace(compared(plain, far), name="again")]
+    tab = open_tab()
+    page = tab.open_report(write_report(runs, tmp_path / "report.html"))
+    page.select_option("#axis", "params")
+    assert page.locator("#front .xtitle").text_content() == "params"
+    assert tab.seen == []
+
+
+@pytest.mark.slow
 def test_a_front_is_a_line_only_in_what_its_study_counts(
     mixed_run: RunRecord, tmp_path: Path, open_tab: OpenTab
 ) -> None:

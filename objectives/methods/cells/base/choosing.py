@@ -29,7 +29,6 @@ from objectives.search_method import (
 )
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype, check_operations, check_position_wise
-from objectives.students.cells.graph import NONE
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
 from objectives.training.fitting import train_cells, trainable
@@ -210,17 +209,25 @@ class Aimed(CellChoice):
         """lambda times the hinge loss of the expected FLOPs of a cell: a scalar, 0 in the band."""
         if self.target_ratio is None:
             return torch.zeros(())
-        fixed = net.costs(problem.seq_len)[NONE]
-        weighted = net.expected_flops(weights, problem.seq_len) - fixed
-        flops = fixed + self.kept * weighted
+        flops = net.expected_flops(weights, problem.seq_len, self.kept)
         return self.flops_weight * hinge(flops, self.target_ratio, self.tolerance, problem)
 
 
-def hinge(flops: float | Tensor, target_ratio: float, tolerance: float, problem: Problem) -> Tensor:
-    """The hinge loss of these FLOPs of one text, as shares of R: a scalar, 0 in the band."""
+def hinge(
+    flops: float | Tensor,
+    target_ratio: float,
+    tolerance: float,
+    problem: Problem,
+    actual: float | None = None,
+) -> Tensor:
+    """The hinge loss of these FLOPs of one text, as shares of R: a scalar, 0 in the band. The side
+    of the band is that of `actual`, by default of the same FLOPs."""
     share = torch.as_tensor(flops, dtype=torch.float64).view(1) / problem.flops_full / target_ratio
     target, band = torch.ones_like(share), torch.full_like(share, tolerance)
-    return hinge_loss(share, share.detach(), target, band).float().sum()
+    side = share.detach()
+    if actual is not None:
+        side = torch.full_like(side, actual / problem.flops_full / target_ratio)
+    return hinge_loss(share, side, target, band).float().sum()
 
 
 def scored(

@@ -1,9 +1,10 @@
 """Base of the searches by gradient: alpha descends while the super-net learns (Liu et al. 2019)."""
 
 # Before each step of the weights on a batch of train, alpha takes one on a batch of alpha: down the
-# gradient of the task's loss plus lambda times the FLOPs hinge at what the derived cell is expected
-# to have. The second order takes that gradient at the weights after one step of gradient descent,
-# as `unrolled_gradients` has it, at a rate that falls linearly from `learning_rate` to 0.
+# gradient of the task's loss plus lambda times the FLOPs hinge. Its F, which decides the side, are
+# the FLOPs of the cell that would be derived now; its E those that such a cell is expected to have.
+# The second order takes that gradient at the weights after one step of gradient descent, as
+# `unrolled_gradients` has it, at a rate that falls linearly from `learning_rate` to 0.
 
 import abc
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,8 +16,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from objectives.errors import PositiveFloat, check_ranges
-from objectives.methods.cells.base.choosing import Aimed, ChosenCell
+from objectives.methods.cells.base.choosing import Aimed, ChosenCell, hinge
 from objectives.methods.cells.base.learning import answers_loss
+from objectives.methods.cells.base.super_net import SuperNet, Weights
 from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.strategies.soft_choices import SoftChoices, SoftSettings
@@ -169,6 +171,34 @@ class SoftSearch(Aimed):
     @abc.abstractmethod
     def space(self) -> GraphSpace:
         """The cells that it chooses from."""
+
+    def _flops_loss(self, net: SuperNet, weights: Weights, problem: Problem) -> Tensor:
+        """lambda times the hinge loss of the expected FLOPs of a cell: a scalar, 0 where the cell
+        that would be derived now is in the band."""
+        if self.target_ratio is None:
+            return torch.zeros(())
+        tensors = {place: torch.as_tensor(weight) for place, weight in weights.items()}
+        numbers = {place: weight.tolist() for place, weight in tensors.items()}
+        costs = net.costs(problem.seq_len)
+        blocks = self.derived(self.space.weights(numbers)).blocks
+        actual = costs[NONE] + sum(costs[name] for name in blocks)
+        flops = net.expected_flops(self._without_none(tensors), problem.seq_len, self.kept)
+        return self.flops_weight * hinge(flops, self.target_ratio, self.tolerance, problem, actual)
+
+    def _without_none(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights on edges as if there were no `NONE`, which is never derived: else a larger
+        weight of `NONE` would lower the loss and leave the cell as it is."""
+        shared = dict(weights)
+        groups = self.together or [(place,) for place in weights if ".operations[" in place]
+        for group in groups:
+            operations = {
+                place: weights[place] * torch.tensor([name != NONE for name in names])
+                for place, names in self.space.places.items()
+                if place in group
+            }
+            total = sum(weight.sum() for weight in operations.values())
+            shared |= {place: weight / total for place, weight in operations.items()}
+        return shared
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
         """Choose by the largest weights, after a search by gradient."""

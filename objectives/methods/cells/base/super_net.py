@@ -258,9 +258,9 @@ class SuperNet(nn.Module):
         rows = zip(choices, learnt or values, values, strict=True)
         return [(c, number) for c, number, value in rows if value or (every and learnt)]
 
-    def expected_flops(self, weights: Weights, seq_len: int) -> Number:
+    def expected_flops(self, weights: Weights, seq_len: int, kept: float = 1.0) -> Number:
         """FLOPs of one sequence of `seq_len` tokens, expected over the choices as if inputs and
-        operations were drawn independently."""
+        operations were drawn independently; of a cell's edges the share `kept` stays."""
         # At one-hot weights those of the model that `extract` gives, to the last digit.
         exact = {place: w.double() if isinstance(w, Tensor) else w for place, w in weights.items()}
         cell, costs, inputs = self._cell(exact), self.costs(seq_len), self.space.inputs
@@ -294,7 +294,7 @@ class SuperNet(nn.Module):
             if name != NONE
         )
         of_cells = added_up(share * added_up(needed[:n]) for n, share in depths)
-        return costs[NONE] + of_reads + of_cell * of_cells
+        return costs[NONE] + of_reads + kept * of_cell * of_cells
 
     def costs(self, seq_len: int) -> dict[str, int]:
         """FLOPs of each operation, and of a model without any under the name `NONE`."""

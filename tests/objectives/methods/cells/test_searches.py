@@ -1,12 +1,15 @@
 """Laws of the searches by gradient and by a controller."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from maskfront import AutoKeras, Darts, Enas, IDarts, SearchMethod
 from objectives.problem import Problem
 from objectives.students.cells.genotype import Genotype
+from objectives.students.cells.graph import NONE
 from tests.objectives.conformance import search_alone
 
 ONE_EDGE: dict[str, Any] = {
@@ -56,6 +59,26 @@ def test_the_flops_loss_counts_against_a_cell(method: SearchMethod, problem: Pro
     assert isinstance(found, Genotype)
     assert "conv3" not in found.blocks
     assert found.width == 16
+
+
+@pytest.mark.parametrize("kind", [Darts, IDarts])
+def test_the_flops_loss_is_on_the_side_of_the_cell_that_would_be_derived(
+    kind: type[Darts | IDarts], problem: Problem
+) -> None:
+    method = kind(**{**CHEAP, "operations": ("conv3", "max3", NONE), "nodes": 1})
+    net = method._super_net(problem, 0)
+    costs = net.costs(problem.seq_len)
+    (place,) = method.space.places
+    # "none" leads, and "conv3" is derived, which is dearer than what the weights alone expect.
+    alpha = torch.tensor([1.0, 0.5, 3.0], requires_grad=True)
+    weights = {place: alpha.softmax(-1)}
+    middle = costs[NONE] + 0.5 * costs["conv3"]
+    share = middle / problem.flops_full
+    drawn = replace(method, target_ratio=share, tolerance=0.2)
+    assert net.expected_flops(weights, problem.seq_len).item() < middle
+    (slope,) = torch.autograd.grad(drawn._flops_loss(net, weights, problem), alpha)
+    assert slope[0] > 0, "less of the dear operation"
+    assert slope[2] == pytest.approx(0, abs=1e-6), "no more of none"
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from objectives.delivery.exported import write_model
+from objectives.engines import onnx_model
 from objectives.errors import UserError
 from objectives.measures.evaluate import predict
 from objectives.problem import Problem
@@ -163,6 +164,25 @@ def test_nothing_that_a_checkpoint_says_of_code_is_exported(
     folder = exported(model, AutoTokenizer.from_pretrained(tiny_bert), tmp_path)
     assert "theirs" in (tmp_path / "trial" / "config.json").read_text()
     assert "theirs" not in (folder / "config.json").read_text()
+
+
+def test_a_model_that_no_file_of_onnx_holds_is_refused(
+    tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
+    monkeypatch.setattr(onnx_model, "_LARGEST", 1000)
+    model = BertForSequenceClassification.from_pretrained(tiny_bert)
+    with pytest.raises(UserError, match=r"the model has 0\.0 GB of weights, and a file of ONNX"):
+        onnx_model.write_onnx(model, tmp_path / "model.onnx")
+    assert not any(tmp_path.iterdir())
+
+
+def test_torch_reads_its_operators_once() -> None:
+    exporter = pytest.importorskip("torch.onnx._internal.exporter._registration")
+    pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
+    onnx_model._read_operators_once()
+    read = exporter.ONNXRegistry.from_torchlib
+    assert read() is read()
 
 
 def test_a_model_of_transformers_own_class_brings_no_code(tiny_bert: str, tmp_path: Path) -> None:

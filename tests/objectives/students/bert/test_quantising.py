@@ -181,3 +181,11 @@ def test_pieces_that_stay_mean_what_they_did(model: Cut, problem: Problem) -> No
         other = model[1](input_ids=torch.tensor(kept)[new]).logits
     assert torch.equal(one, other)
     assert smaller.config.vocab_size == len(smaller.get_input_embeddings().weight) == 7
+
+
+def test_an_added_token_without_an_embedding_may_stay(model: Cut) -> None:
+    smaller = copy.deepcopy(model[1])
+    keep_pieces(smaller, [0, 2, smaller.config.vocab_size])
+    words = smaller.get_input_embeddings().weight
+    assert torch.equal(words[1], model[1].get_input_embeddings().weight[2])
+    assert not words[2].any()

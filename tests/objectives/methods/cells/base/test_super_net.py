@@ -139,6 +139,20 @@ def test_the_expected_cost_is_the_mean_of_the_costs(name: str) -> None:
     assert float(net.expected_flops(weights, TOKENS).detach()) == pytest.approx(mean)
 
 
+def test_each_read_stays_where_a_share_of_the_edges_does() -> None:
+    space = SPACES["recurrent, reads"]
+    net, costs = net_of(space), net_of(space).costs(TOKENS)
+    dearest = {
+        place: max(own, key=lambda n: costs.get(n, 0)) for place, own in space.places.items()
+    }
+    reads = sum(costs[name] for place, name in dearest.items() if place.startswith("reads"))
+    whole, none, half = (
+        net.expected_flops(space.one_hot(dearest), TOKENS, kept) for kept in (1.0, 0.0, 0.5)
+    )
+    assert none == costs[NONE] + reads > costs[NONE]
+    assert half == pytest.approx((whole + none) / 2)
+
+
 def test_what_has_the_weight_zero_is_not_computed(inputs: dict[str, Tensor]) -> None:
     net, done = NETS["graphs"], list[str]()
     hooks = [
