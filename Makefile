@@ -27,10 +27,10 @@ test-oldest:
 	rm -rf build
 	mkdir -p $(OLDEST)/elsewhere
 	$(PYTHON) -m venv $(OLDEST)/venv
-	$(OLDEST)/venv/bin/pip install --quiet -c constraints-oldest.txt torch
+	$(OLDEST)/venv/bin/pip install $(PIP_FLAGS) --quiet -c constraints-oldest.txt torch
 	$(OLDEST)/venv/bin/pip wheel --quiet --no-deps --wheel-dir $(OLDEST) .
 	rm -rf maskfront.egg-info
-	$(OLDEST)/venv/bin/pip install --quiet -c constraints-oldest.txt \
+	$(OLDEST)/venv/bin/pip install $(PIP_FLAGS) --quiet -c constraints-oldest.txt \
 		"$$(echo $(OLDEST)/maskfront-*.whl)[onnx]" pytest pytest-timeout hypothesis
 	cp -r tests pyproject.toml $(OLDEST)/elsewhere
 	cd $(OLDEST)/elsewhere && ../venv/bin/python -m pytest -W default -m "not slow" \
@@ -43,8 +43,9 @@ test-oldest:
 matrix: .venv/installed-test
 	MATRIX=$${MATRIX:-all} $(PYTEST) 2 tests/matrix
 
-# Many more kills than the tests' own, with other dice each time.
+# Many more kills than the tests' own, with other dice each time; many more damaged runs.
 soak: .venv/installed-test
+	MUTATIONS=1000 $(BIN)/python -m pytest tests/reports/test_mutated_runs.py
 	for seed in 1 2 3 4 5; do \
 		CHAOS_KILLS=40 CHAOS_SEED=$$seed $(BIN)/python -m pytest tests/chaos --timeout 3600 || exit 1; \
 	done
@@ -65,17 +66,17 @@ docs: .venv/installed-docs
 
 # torch first and by itself, at the pinned version, so that no other package draws in another build.
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt requirements-demo.txt
-	$(BIN)/pip install -c constraints.txt torch
-	$(BIN)/pip install -c constraints.txt --editable '.[onnx]'
-	$(BIN)/pip install --no-deps -r requirements-demo.txt
+	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt torch
+	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --editable '.[onnx]'
+	$(BIN)/pip install $(PIP_FLAGS) --no-deps -r requirements-demo.txt
 	touch $@
 
 .venv/installed-test: .venv/installed
-	$(BIN)/pip install -c constraints.txt --editable '.[test,image]'
+	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --editable '.[test,image]'
 	touch $@
 
 .venv/installed-docs: .venv/installed
-	$(BIN)/pip install -c constraints.txt --editable '.[docs]'
+	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --editable '.[docs]'
 	touch $@
 
 clean:
