@@ -227,7 +227,7 @@ class Found:
     operations: list[int]
     """Of each of these steps."""
     operations_of_twice: list[int]
-    """The same for twice as many students of the same sizes."""
+    """The same for twice as many students of the same sizes; nothing where that says nothing."""
 
 
 def on_gpu(bench: Workbench) -> Problem:
@@ -247,7 +247,9 @@ def on_gpu(bench: Workbench) -> Problem:
     )
 
 
-def examine(method: StagedMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda) -> Found:
+def examine(
+    method: StagedMethod | CellSearch, bench: Workbench, gpu: StandIn | Cuda, *, twice: bool
+) -> Found:
     """Search on both devices; compare."""
     members: list[CellSearch] | list[Polish] | list[StagedMethod]
     if isinstance(method, CellSearch):
@@ -258,9 +260,10 @@ def examine(method: StagedMethod | CellSearch, bench: Workbench, gpu: StandIn | 
         members = [with_knobs(method, {"target_ratio": ratio}) for ratio in RATIOS]
     with gpu.plugged_in():
         problem = on_gpu(bench)
-        watched, twice = Watched(gpu), Watched(gpu)
+        watched, watched_twice = Watched(gpu), Watched(gpu)
         together = run(members, problem, watched)
-        run(members * 2, problem, twice)
+        if twice:
+            run(members * 2, problem, watched_twice)
         (alone,) = run(members[:1], problem)
     on_cpu = run(members, bench.problem)
     logits = partial(logits_on_cpu, bench=bench, gpu=gpu)
@@ -271,7 +274,7 @@ def examine(method: StagedMethod | CellSearch, bench: Workbench, gpu: StandIn | 
         from_cpu=distance(logits(together), logits(on_cpu)),
         waits=sorted(watched.waits),
         operations=watched.operations,
-        operations_of_twice=twice.operations,
+        operations_of_twice=watched_twice.operations,
     )
 
 
@@ -395,7 +398,8 @@ def drive(checkpoint: str, masked_lm: str, folder: Path, named: Sequence[str]) -
                 own = with_knobs(own, {"precision": "float32"})
             if isinstance(own, Polish):
                 own = replace(own, trials=trials)
-            found[name] = asdict(examine(own, benches.get(name, bench), gpu))
+            twice = name not in LOOPS | ONE_TRAINING
+            found[name] = asdict(examine(own, benches.get(name, bench), gpu, twice=twice))
         except Exception as error:  # time on a GPU may be short: told when all had their turn
             error.add_note(f"(method {name})")
             failed.append(error)
