@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-GONE = 10.0
+GONE = 60.0
 """Seconds after which none is left."""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -99,22 +99,22 @@ def test_a_trial_that_takes_too_long_fails_alone_and_the_study_goes_on(
 
 
 def test_a_search_has_its_time_beside_that_in_which_it_waits_for_another(
-    study: Study, tmp_path: Path
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = threading.Event()
+    clock = 0.0
 
-    def hold() -> None:
-        with kernel_lock(tmp_path / "lock"):
-            held.set()
-            time.sleep(0.5)
+    def wait(*_: int) -> None:
+        nonlocal clock
+        clock += 100
 
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    monkeypatch.setattr(fcntl, "flock", wait)
     with LaunchProgress(study, Console(quiet=True)) as progress:
-        progress.search(0.25)
-        threading.Thread(target=hold).start()
-        held.wait()
+        progress.search(10)
+        clock += 9
         with kernel_lock(tmp_path / "lock"):
             progress.begin("learn", 1)
-        time.sleep(0.3)
+        clock += 2
         with pytest.raises(TrialTimeoutError):
             progress.begin("learn", 1)
 
