@@ -1,6 +1,6 @@
 """Serve optuna-dashboard for a run, a folder of runs or a storage, on this machine only."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -87,13 +87,14 @@ def application(source: str | Path) -> App:
     def sources() -> Sources:
         return {"" if run == folder else run.name: source for run, source in readable().items()}
 
-    def artifacts() -> list[Any]:
-        return [
-            store
-            for run, source in readable().items()
-            for study in source.studies()
-            for store in stores_of(study.user_attrs, RunFolder(run))
-        ]
+    def artifacts() -> Iterator[Any]:
+        return stores_of(
+            [
+                (study.user_attrs, RunFolder(run))
+                for run, source in readable().items()
+                for study in source.studies()
+            ]
+        )
 
     readable()  # says at once what is wrong with all of them
     return _guarded_view(sources, artifacts, lambda: [RunFolder(run).storage for run in readable()])
@@ -126,19 +127,16 @@ def _of_storage(url: str) -> App:
     """The dashboard of a storage, with the artifacts of its studies whose folders are here."""
     storage = read_storage(remember_server(url))
 
-    def artifacts() -> list[Any]:
-        return [
-            store
-            for study in storage.get_all_studies()
-            for store in stores_of(study.user_attrs, _home(study.user_attrs, url))
-        ]
+    def artifacts() -> Iterator[Any]:
+        studies = [study.user_attrs for study in storage.get_all_studies()]
+        return stores_of([(attributes, _home(attributes, url)) for attributes in studies])
 
     return _guarded_view(lambda: {"": Source(storage)}, artifacts, lambda: [url])
 
 
 def _guarded_view(
     sources: Callable[[], Sources],
-    artifacts: Callable[[], list[Any]],
+    artifacts: Callable[[], Iterator[Any]],
     urls: Callable[[], Iterable[str]],
 ) -> App:
     view = DashboardView(sources)  # type: ignore[abstract]  # what it lacks is defined to refuse

@@ -3,7 +3,7 @@
 import json
 import re
 from abc import update_abstractmethods
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -169,12 +169,12 @@ update_abstractmethods(DashboardView)  # type: ignore[type-abstract]
 class ArtifactsView:
     """Read-only artifacts of several stores, which `find` returns."""
 
-    def __init__(self, find: Callable[[], Sequence[Any]]):
+    def __init__(self, find: Callable[[], Iterable[Any]]):
         self._find = find
 
     def open_reader(self, artifact_id: str) -> BinaryIO:
         for store in self._find():
-            with suppress(ArtifactNotFound):
+            with suppress(Exception):  # boto3 has a class for each thing that may be wrong
                 reader: BinaryIO = store.open_reader(artifact_id)
                 return reader
         raise ArtifactNotFound("not found")

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -111,11 +111,16 @@ def set_artifact_store(optuna_study: optuna.Study, url: str | None) -> None:
     optuna_study.set_user_attr(ARTIFACTS, url)
 
 
-def stores_of(attributes: Mapping[str, Any], folder: RunFolder | None) -> list[Any]:
-    """Stores from which the artifacts of a study with these attributes can be read."""
-    stores: list[Any] = [] if folder is None else [LinkingStore(folder.artifacts)]
-    url = as_type(str | None, attributes.get(ARTIFACTS), f"the study's {ARTIFACTS}")
-    return [*stores, bucket_store(url)] if url else stores
+def stores_of(studies: Sequence[tuple[Mapping[str, Any], RunFolder | None]]) -> Iterator[Any]:
+    """Stores from which artifacts can be read, of studies with these attributes and folders: the
+    folders first, then the buckets that can be opened."""
+    for _, folder in studies:
+        if folder is not None:
+            yield LinkingStore(folder.artifacts)
+    for attributes, _ in studies:
+        with suppress(RunError):
+            if url := as_type(str | None, attributes.get(ARTIFACTS), f"the study's {ARTIFACTS}"):
+                yield bucket_store(url)
 
 
 def upload(

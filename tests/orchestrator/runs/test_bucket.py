@@ -14,6 +14,7 @@ from optuna.artifacts import get_all_artifact_meta
 
 from orchestrator.dashboard.server import application
 from orchestrator.errors import RunError
+from orchestrator.runs import artifacts
 from orchestrator.runs.artifacts import bucket_store
 from orchestrator.storage.connect import open_storage
 from orchestrator.study import Study
@@ -57,7 +58,10 @@ def served(app: Any, path: str) -> tuple[str, bytes]:
         "wsgi.input": io.BytesIO(),
         "wsgi.url_scheme": "http",
     }
-    body = b"".join(app(environ, lambda line, *_: status.append(line)))
+    parts = app(environ, lambda line, *_: status.append(line))
+    body = b"".join(parts)
+    if hasattr(parts, "close"):  # as servers do
+        parts.close()
     return status[0], body
 
 
@@ -81,6 +85,31 @@ def test_a_dashboard_elsewhere_shows_the_bucket(study: Study, tmp_path: Path, se
         assert status.startswith("200")
         assert body == (tmp_path / f"gone/trials/{trial.number:05d}/architecture.json").read_bytes()
     assert not list((tmp_path / "gone" / "artifacts").iterdir())
+
+
+@pytest.mark.parametrize("wrong", ["is unknown", "may not be read"])
+def test_a_bucket_hides_no_artifacts_of_other_runs(
+    study: Study, tmp_path: Path, server: Any, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    one = scripted(study, "result")
+    for name in ("first", "second", "third"):
+        run_study(one, tmp_path / name, artifacts=URL if name == "second" else None)
+
+    def refused(*_: str) -> Any:
+        raise (RunError if wrong == "is unknown" else PermissionError)(wrong)
+
+    if wrong == "is unknown":
+        monkeypatch.setattr(artifacts, "bucket_store", refused)
+    else:
+        monkeypatch.setattr(artifacts.Boto3ArtifactStore, "open_reader", refused)
+    storage = open_storage(f"sqlite:///{tmp_path}/third/study.db")
+    (trial,) = optuna.load_study(study_name="tiny", storage=storage).trials
+    app, place = application(tmp_path), "/artifacts/2000000001/2000000001"  # of the third run
+    for meta in get_all_artifact_meta(trial, storage=storage):
+        status, _ = served(app, f"{place}/{meta.artifact_id}")
+        assert status.startswith("200")
+    status, _ = served(app, f"{place}/{'0' * 36}")
+    assert status.startswith("404")
 
 
 def test_a_bucket_that_goes_away_costs_no_trial(
