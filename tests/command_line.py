@@ -43,7 +43,7 @@ def maskfront_process(*arguments: object, cwd: Path | None = None) -> CompletedP
         capture_output=True,
         text=True,
         cwd=cwd,
-        timeout=110,
+        timeout=360,
         check=False,
     )
 

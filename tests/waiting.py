@@ -8,7 +8,7 @@ from collections.abc import Callable
 from orchestrator.errors import RunError
 
 
-def wait_for(what: str, happened: Callable[[], object], seconds: float = 90) -> None:
+def wait_for(what: str, happened: Callable[[], object], seconds: float = 300) -> None:
     """Ask until it has happened; the error names `what` was waited for.
 
     Workers that a test starts need this more than the test: pytest's timeout does not end them. A

@@ -111,7 +111,7 @@ def test_no_worker_outlives_a_launch_that_is_killed(
         env={BUSY: str(busy), "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()},
     )
     try:
-        wait_for(moment.__name__, lambda: moment(busy), 240)
+        wait_for(moment.__name__, lambda: moment(busy))
         kill_and_look(launch, str(busy))
     finally:
         launch.kill()

@@ -31,7 +31,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _BLOCK = re.compile(r"(?:^<!-- (.+?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WHOLE_PAGE = re.compile(r"^<!-- all blocks (compiled only: .+) -->$", re.MULTILINE)
-_SERVING = 60
+_SERVING = 240
 """Seconds within which a server says where it is."""
 
 

@@ -32,7 +32,7 @@ from tests.gpu.stand_in import library
 from tests.matrix import combinations
 from tests.objectives.conformance import TRAINED_ATOL
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1800)
 
 REAL = torch.version.cuda is not None
 """Not the stand-in."""

@@ -157,7 +157,7 @@ def test_nobody_need_read_what_a_launch_prints(tmp_path: Path, terminal: bool) -
     os.close(here)
     for number in (signal.SIGHUP, signal.SIGUSR1):
         process.send_signal(number)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     assert (tmp_path / "end").read_text() == "to the end"
 
 
@@ -179,7 +179,7 @@ def test_a_launch_goes_on_when_head_has_seen_enough(
     assert launched.stdout.readline()
     launched.stdout.close()
     with launched.stderr:
-        assert launched.wait(timeout=110) == 0, launched.stderr.read()
+        assert launched.wait(timeout=300) == 0, launched.stderr.read()
         assert launched.stderr.read() == ""
     assert {trial.state for trial in read_run(tmp_path / "run").trials} == {"finished"}
     assert (tmp_path / "run" / "report.html").exists()
@@ -208,7 +208,7 @@ def test_ctrl_c_in_the_terminal_of_a_script_is_one_line(
         try:
             wait_for("a trial", lambda: _searching(tmp_path / "run"))
             os.killpg(process.pid, signal.SIGINT)
-            assert process.wait(timeout=100) == -signal.SIGINT
+            assert process.wait(timeout=300) == -signal.SIGINT
         finally:
             process.kill()
             process.wait()

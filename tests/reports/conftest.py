@@ -308,13 +308,13 @@ class Tab:
     def open_report(self, path: Path, hash_: str = "") -> Any:
         """Open a report from the disk and wait until its front is drawn."""
         self.page.goto(path.as_uri() + hash_)
-        self.page.wait_for_selector("#front[data-drawn]", state="attached", timeout=60_000)
+        self.page.wait_for_selector("#front[data-drawn]", state="attached", timeout=180_000)
         return self.page
 
     def open_whole(self, path: Path) -> Any:
         """Open a report from the disk and wait until all its figures are drawn."""
         self.open_report(path)
-        self.page.wait_for_selector("body[data-ready]", state="attached", timeout=60_000)
+        self.page.wait_for_selector("body[data-ready]", state="attached", timeout=180_000)
         return self.page
 
 

@@ -40,7 +40,7 @@ from reports.overlay import overlay
 from reports.page.following import _front, _trial_note, publish
 from tests.reports.conftest import SPACE, many_run, store_run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +75,14 @@ class Served:
         with trigger.lock:  # an earlier wake may close the pipe, but not before it is written to
             trigger.thunks.append(partial(close_all, self.server._map))
             trigger.pull_trigger()
-        self.thread.join(timeout=10)
+        self.thread.join(timeout=60)
         assert not self.thread.is_alive()
 
     def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Any:
         data = None if body is None else json.dumps(body).encode()
         given = {"Content-Type": "application/json", **headers}
         request = urllib.request.Request(self.address + path, data, given, method=method)
-        return urllib.request.urlopen(request, timeout=30)
+        return urllib.request.urlopen(request, timeout=120)
 
     def json(self, path: str) -> Any:
         with self.ask(path) as answer:
@@ -404,10 +404,10 @@ def test_a_browser_shows_it(
 ) -> None:
     tab = open_tab(offline=False)
     tab.page.goto(f"{one.address}/dashboard/studies/1")
-    tab.page.wait_for_selector("text=The Pareto front", timeout=60_000)
+    tab.page.wait_for_selector("text=The Pareto front", timeout=180_000)
     tab.page.screenshot(path=pictures / "dashboard.png", full_page=True)
     tab.page.goto(f"{one.address}/dashboard/studies/1/trials?numbers=5")
-    tab.page.wait_for_selector("text=architecture.json", timeout=60_000)
+    tab.page.wait_for_selector("text=architecture.json", timeout=180_000)
     assert tab.page.locator("text=of 32").count() >= 2
     tab.page.screenshot(path=pictures / "dashboard-trial.png")
     assert tab.seen == []

@@ -376,7 +376,7 @@ def test_a_head_is_priced_with_the_dimensions_that_are_open_in_its_layer() -> No
     assert found == one_head
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("share", "tolerance"), [(0.25, 1e-4), (0.5, 0.0)])
 def test_bert_base_with_every_space_ends_on_the_budget(share: float, tolerance: float) -> None:
     shape = BertShape(layers=12, hidden=768, heads=12, head_dim=64, ffn=3072, labels=2)

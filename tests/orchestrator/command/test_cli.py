@@ -193,10 +193,10 @@ def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None
         address = server.stdout.readline().strip()
         assert address.startswith("http://127.0.0.1:")
         base = address.removesuffix("/dashboard")
-        studies = json.load(urllib.request.urlopen(f"{base}/api/studies", timeout=30))
+        studies = json.load(urllib.request.urlopen(f"{base}/api/studies", timeout=120))
         (summary,) = studies["study_summaries"]
         detail = json.load(
-            urllib.request.urlopen(f"{base}/api/studies/{summary['study_id']}", timeout=30)
+            urllib.request.urlopen(f"{base}/api/studies/{summary['study_id']}", timeout=120)
         )
         assert detail["objective_names"] == ["accuracy", "flops@16"]
         trial = detail["trials"][0]
@@ -211,7 +211,7 @@ def test_dashboard_serves_the_run_on_this_machine_only(run_folder: Path) -> None
         }
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=120)
         assert server.stdout is not None
         server.stdout.close()
 
@@ -234,7 +234,7 @@ def test_ctrl_c_ends_a_launch_and_its_workers_cleanly(
         searching = (line for line in process.stdout if "search: " in line)
         assert len(list(islice(searching, workers))) == workers
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=100)
+        process.communicate(timeout=300)
     finally:
         process.kill()
         process.wait()

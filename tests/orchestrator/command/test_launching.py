@@ -47,7 +47,7 @@ def ran(arguments: Sequence[object], folder: Path) -> str:
         text=True,
         cwd=folder,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        timeout=110,
+        timeout=360,
         check=False,
     )
     assert done.returncode == 0, done.stderr

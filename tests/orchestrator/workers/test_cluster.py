@@ -71,7 +71,7 @@ def ray_cluster() -> Iterator[str]:
         finally:
             head.terminate()
             try:
-                head.wait(timeout=60)  # it gives its tasks 30
+                head.wait(timeout=120)  # it gives its tasks 30
             except subprocess.TimeoutExpired:
                 head.kill()
                 head.wait()
@@ -83,7 +83,7 @@ def study(write_study: Callable[..., Path], tmp_path: Path) -> Study:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # a busy machine starts a killed worker of Ray slowly
+@pytest.mark.timeout(600)  # a busy machine starts a killed worker of Ray slowly
 @pytest.mark.parametrize(
     ("backend", "cluster"),
     [pytest.param("dask", dask_cluster, id="dask"), pytest.param("ray", ray_cluster, id="ray")],

@@ -215,7 +215,7 @@ def test_a_worker_of_a_launch_in_the_background_can_be_interrupted() -> None:
         "try:\n"
         "    with interruptible('', always=True):\n"
         "        print('ready', flush=True)\n"
-        "        time.sleep(60)\n"
+        "        time.sleep(600)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
@@ -226,4 +226,4 @@ def test_a_worker_of_a_launch_in_the_background_can_be_interrupted() -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             process.send_signal(number)
-            assert process.communicate(timeout=30)[0] == "interrupted\n"
+            assert process.communicate(timeout=120)[0] == "interrupted\n"

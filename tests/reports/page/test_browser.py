@@ -18,7 +18,7 @@ from tests.reports.conftest import many_run, store_run, with_result
 from tests.reports.page.test_page import HOSTILE, hostile
 from tests.reports.test_divergence import compared
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 UNRANGED = """() => [...document.querySelectorAll('.plot')].flatMap((plot) =>
     Object.entries(plot._fullLayout)
         .filter(([name]) => /^[xy]axis/.test(name))
@@ -292,7 +292,7 @@ def test_a_reader_may_be_faster_than_the_figures(
     page.locator("details[data-figure=consensus] summary").click()
     assert page.locator("#front[data-drawn]").count() == 0
     page.evaluate("letPlotlyCome()")
-    page.wait_for_selector("body[data-ready]", state="attached", timeout=60_000)
+    page.wait_for_selector("body[data-ready]", state="attached", timeout=180_000)
     assert page.locator("#curve .js-line").count() == 2
     assert page.locator("#front .xtitle").text_content() == "params"
     assert page.locator("details[data-figure=consensus] table").count() == 1
@@ -447,7 +447,7 @@ def test_a_live_page_reloads_when_it_is_asked_to(
     page = tab.open_report(path)
     page.check("#follow")
     write_report([mixed_run], path)
-    page.wait_for_selector("#follow", state="detached", timeout=30_000)
+    page.wait_for_selector("#follow", state="detached", timeout=180_000)
     assert tab.seen == []
 
 
