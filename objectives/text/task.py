@@ -348,8 +348,12 @@ def dataset_of(rows: Rows, text: str | tuple[str, str]) -> Dataset:
             return Dataset.from_dict({name: list(column) for name, column in rows.items()})
         if isinstance(rows, Sequence | pd.Series) and not isinstance(rows, str):
             texts = list(rows)
-            if isinstance(text, str) and all(isinstance(row, str) for row in texts):
+            wrong = [place for place, row in enumerate(texts) if not isinstance(row, str)]
+            if isinstance(text, str) and not wrong:
                 return Dataset.from_dict({text: texts})
+            if 0 < len(wrong) < len(texts):
+                kind = type(texts[wrong[0]]).__name__
+                raise UserError(f"row {wrong[0]} of the list is a {kind}, not a text; leave it out")
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise UserError(f"the rows are no table: {error}") from error
     raise UserError(

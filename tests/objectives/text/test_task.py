@@ -123,6 +123,7 @@ def test_texts_alone_are_a_task_without_labels(rows: Rows) -> None:
     [
         ("a text", "rows are a str; give a DataFrame"),
         ([1, 2], "rows are a list; give a DataFrame"),
+        (["a", "b", None], "row 2 of the list is a NoneType, not a text; leave it out"),
         ({"text": ["a"], "label": []}, "the rows are no table: "),
         (pandas.DataFrame({"text": ["a", 2]}), "the rows are no table: "),
     ],
