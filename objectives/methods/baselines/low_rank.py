@@ -6,9 +6,9 @@ whose factors would save nothing stays whole. No unit leaves: heads and neurons 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,14 @@ from transformers import BertForSequenceClassification
 from objectives.device import to_device
 from objectives.measures.cost import Cost, CostName
 from objectives.problem import Problem
-from objectives.progress import Progress
 from objectives.pruning.importance import gradients_behind
+from objectives.pruning.one_shot import OneShot
 from objectives.pruning.reconstruction import held
-from objectives.pruning.staged_method import Bits, StagedMethod
-from objectives.pruning.staged_search import Chosen, staged_search
-from objectives.search_method import Outcome
+from objectives.pruning.staged_method import Bits
 from objectives.students.bert.architecture import FULL_BITS, BertArchitecture
 from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.linears import LINEARS
+from objectives.students.bert.pretrained import Classifier
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
 from objectives.students.bert.quantising import emptied
 
@@ -187,7 +186,7 @@ def factored(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowRank(StagedMethod):
+class LowRank(OneShot):
     """Weights as products of two thinner ones, of the ranks that the budget allows.
 
     The embeddings may have few bits and word pieces may leave, but weights of low rank are not
@@ -198,7 +197,6 @@ class LowRank(StagedMethod):
     searchable: ClassVar[tuple[str, ...]] = ()
     spaces: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]
     weight_bits: ClassVar[Bits] = FULL_BITS  # type: ignore[misc]
-    with_search: ClassVar[bool] = False
 
     def inactive(self) -> Mapping[str, str]:
         """The budget is filled up to a rank."""
@@ -208,20 +206,12 @@ class LowRank(StagedMethod):
             inactive |= dict.fromkeys(("batch_size", "precision"), "there are no stages")
         return {**super().inactive(), **inactive}
 
-    @classmethod
-    def search(
-        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
-    ) -> Iterator[Outcome]:
-        """Choose the ranks of each member, then distil."""
-        decomposed, budget = spectra(problem), problem.budget
-        chosen = [
-            ranks_within(decomposed, budget.cost, member.target_ratio * budget.full)
-            for member in members
-        ]
-        students = [
-            to_device(factored(problem.student, units, decomposed), problem.device)
-            for units in chosen
-        ]
-        yield from staged_search(
-            members, problem, Chosen(chosen), seed=seed, progress=progress, students=students
-        )
+    def choose(self, problem: Problem, seed: int) -> BertArchitecture:
+        """Choose the ranks of least error inside the budget."""
+        target = self.target_ratio * problem.budget.full
+        return ranks_within(spectra(problem), problem.budget.cost, target)
+
+    def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
+        """Factor the weights of the problem's student."""
+        student = factored(problem.student, architecture, spectra(problem))
+        return to_device(student, problem.device)
