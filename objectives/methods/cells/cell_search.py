@@ -10,7 +10,7 @@
 from array import array
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -19,25 +19,17 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from objectives.cache import kernel_lock
 from objectives.device import to_device
-from objectives.errors import NonNegativeInt, PositiveFloat, PositiveInt, UserError, check_ranges
-from objectives.methods.cells.base.learning import finished, new_cell, taught_loss
+from objectives.errors import NonNegativeInt, UserError, check_ranges
+from objectives.methods.cells.base.learning import CellMethod, finished, new_cell, taught_loss
 from objectives.methods.cells.base.shared_cells import SharedCells, shared_net
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import (
-    CurvePoint,
-    Outcome,
-    SearchFailure,
-    SearchMethod,
-    SearchResult,
-    not_finite,
-)
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, not_finite
 from objectives.session import Session
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype, check_position_wise
 from objectives.students.cells.graph import Node
 from objectives.text.data import Batch, Split, no_labels
-from objectives.training.fitting import train_cells, trainable
 from objectives.training.teacher_states import keep_states, kept_logits
 
 # More train rows: copies with some words drawn again, for students that learn from answers.
@@ -103,18 +95,9 @@ def noised(split: Split, copies: int, seed: int, special: Set[int]) -> Split:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellSearch(SearchMethod):
+class CellSearch(CellMethod):
     """Students of convolutions, attention, gates and poolings, for ratios below a tenth."""
 
-    per_slot: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
-
-    width: int = 128
-    """D, dimensions of the hidden states: a multiple of 16."""
-    learning_rate: PositiveFloat = 3e-3
-    """Peak of AdamW's rate in each training, after 10% of warm-up; then it falls linearly to 0.
-    > 0."""
-    batch_size: PositiveInt = 32
-    """Sequences of a step. >= 1."""
     operations: tuple[str, ...] = ("conv5", "conv5")
     """Operations of the blocks, in their order: names in `students.cells.operations.OPERATIONS`, or
     "none", where there is no block. A knob "operations[0]" is one of them."""
@@ -253,13 +236,5 @@ class CellSearch(SearchMethod):
             return taught_loss(answer, student.graph, batch, problem, fits, self.hidden_weight)
 
         student.train()
-        return train_cells(
-            problem,
-            trainable(nn.ModuleList([student, fits])),
-            loss,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            seed=seed,
-            progress=progress,
-        )
+        both = nn.ModuleList([student, fits])
+        return self._train(problem, both, loss, self.epochs, "learn", seed, progress)

@@ -4,34 +4,26 @@ A trial is a whole search. Weights learn from the teacher's answers to train, th
 """
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from objectives.errors import NonNegativeFloat, PositiveFloat, PositiveInt, ShareBelowOne, UserError
 from objectives.measures.budget import hinge_loss
-from objectives.methods.cells.base.learning import finished, loss_of, new_cell
+from objectives.methods.cells.base.learning import CellMethod, finished, loss_of, new_cell
 from objectives.methods.cells.base.shared_cells import new_net
 from objectives.methods.cells.base.super_net import SuperNet, Weights
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.search_method import (
-    CurvePoint,
-    Outcome,
-    SearchFailure,
-    SearchMethod,
-    SearchResult,
-    not_finite,
-)
+from objectives.search_method import CurvePoint, Outcome, SearchFailure, SearchResult, not_finite
 from objectives.students.cells.cell_classifier import CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype, check_operations, check_position_wise
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.text.data import Batch
-from objectives.training.fitting import train_cells, trainable
 from objectives.training.scoring import answer_score
 
 
@@ -46,18 +38,9 @@ class ChosenCell(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellChoice(SearchMethod):
+class CellChoice(CellMethod):
     """Base of the methods that choose a cell, however they do, and then train it alone."""
 
-    per_slot: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
-
-    width: int = 128
-    """D, dimensions of the hidden states: a multiple of 16."""
-    learning_rate: PositiveFloat = 3e-3
-    """Peak of AdamW's rate in each training, after 10% of warm-up; then it falls linearly to 0.
-    > 0."""
-    batch_size: PositiveInt = 32
-    """Sequences of a step. >= 1."""
     search_epochs: PositiveFloat = 4
     """Passes over the train split while it searches. > 0."""
     epochs: PositiveFloat = 8
@@ -125,29 +108,6 @@ class CellChoice(SearchMethod):
             architecture=chosen.genotype,
             model=finished(student),
             curve=[*chosen.curve, *curve],
-        )
-
-    def _train(
-        self,
-        problem: Problem,
-        module: nn.Module,
-        loss: Callable[[Batch, int], Tensor],
-        epochs: float,
-        stage: str,
-        seed: int,
-        progress: Progress,
-    ) -> list[CurvePoint]:
-        """Train the weights of a module at the rate and batch size of the method."""
-        return train_cells(
-            problem,
-            trainable(module),
-            loss,
-            epochs=epochs,
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            seed=seed,
-            progress=progress,
-            stage=stage,
         )
 
     def _super_net(self, problem: Problem, seed: int) -> SuperNet:

@@ -1,6 +1,8 @@
 """The weights of cells: new ones with a model's words, and how they learn what a teacher says."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -8,13 +10,55 @@ from torch.nn import functional
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from objectives.device import to_device
+from objectives.errors import PositiveFloat, PositiveInt
 from objectives.problem import Problem
+from objectives.progress import Progress
+from objectives.search_method import CurvePoint, SearchMethod
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype
 from objectives.students.cells.graph import Graph
 from objectives.text.data import Batch
+from objectives.training.fitting import train_cells, trainable
 from objectives.training.losses import prediction_loss, teaching_layer
 from objectives.training.teacher_states import teacher_trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellMethod(SearchMethod):
+    """Base of the methods whose students are cells."""
+
+    per_slot: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
+
+    width: int = 128
+    """D, dimensions of the hidden states: a multiple of 16."""
+    learning_rate: PositiveFloat = 3e-3
+    """Peak of AdamW's rate in each training, after 10% of warm-up; then it falls linearly to 0.
+    > 0."""
+    batch_size: PositiveInt = 32
+    """Sequences of a step. >= 1."""
+
+    def _train(
+        self,
+        problem: Problem,
+        module: nn.Module,
+        loss: Callable[[Batch, int], Tensor],
+        epochs: float,
+        stage: str,
+        seed: int,
+        progress: Progress,
+    ) -> list[CurvePoint]:
+        """Train the weights of a module at the rate and batch size of the method."""
+        return train_cells(
+            problem,
+            trainable(module),
+            loss,
+            epochs=epochs,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            seed=seed,
+            progress=progress,
+            stage=stage,
+        )
 
 
 def new_cell(genotype: Genotype, problem: Problem) -> CellForSequenceClassification:
