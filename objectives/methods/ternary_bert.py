@@ -42,12 +42,10 @@ class TernaryBert(OneShot):
 
     def inactive(self) -> Mapping[str, str]:
         """The attention is rounded where weights are."""
-        inactive = super().inactive()
-        return (
-            {**inactive, "attention_bits": inactive["input_bits"]}
-            if "input_bits" in inactive
-            else inactive
-        )
+        inactive = dict(super().inactive())
+        if "input_bits" in inactive:
+            inactive["attention_bits"] = inactive["input_bits"]
+        return inactive
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
         """Set the bits of the method, those of its attention among them."""

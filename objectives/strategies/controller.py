@@ -87,7 +87,6 @@ class Controller(Strategy[Scored]):
         """Policy that candidates are drawn from."""
         self.baseline: float | None = None
         """Moving average of the scores; None before the first."""
-        self._parameters = dict(self.policy.named_parameters())
         self._optimizer = torch.optim.Adam(self.policy.parameters(), lr=settings.learning_rate)
 
     @torch.no_grad()

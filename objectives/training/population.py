@@ -309,14 +309,8 @@ class Population:
             rounded = None
             if any(architecture.layers[layer].attention_bits for architecture in self.rounding):
                 rounded = partial(rounded_products, architectures=self.rounding, layer=layer)
-            context_NHSP = _attend(
-                query.transpose(1, 2),
-                key.transpose(1, 2),
-                value.transpose(1, 2),
-                added_NHQS,
-                self.head_dim**-0.5,
-                rounded,
-            )
+            heads_NHSP = (factor.transpose(1, 2) for factor in (query, key, value))
+            context_NHSP = _attend(*heads_NHSP, added_NHQS, self.head_dim**-0.5, rounded)
             context_NSHP = _masked(context_NHSP.transpose(1, 2), at.mask("heads", layer))
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
             context_KTV = rounded_activations(context_KTV, self.rounding, layer)

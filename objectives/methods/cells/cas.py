@@ -114,8 +114,7 @@ class Cas(Enas):
         for net, task, (choices, curve, before) in zip(nets, tasks, chosen, strict=True):
             cell, model = net.genotype(choices), _model(net, choices)
             lost = None if task is tasks[-1] else before - task.select_score(model)
-            result = SearchResult(slot, cell, model, curve, forgotten=lost)
-            results.append(result)
+            results.append(SearchResult(slot, cell, model, curve, forgotten=lost))
         return replace(results[0], beside=tuple(results[1:]))
 
     def _kept(

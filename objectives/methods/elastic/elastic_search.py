@@ -283,16 +283,13 @@ class ElasticSearch(StagedMethod):
         cost = problem.budget.cost
         widths = uniform(self.shares, self.spaces, cost.shape)
 
-        def scores() -> dict[str, Tensor]:
-            return self._ranked(problem)
-
         def training(
             begun: Problem, models: Sequence[Model], stage: Stage, **own: Any
         ) -> ElasticTraining:
             """In the order of the student of the run, whatever `begun` begins with."""
             return ElasticTraining(
                 begun,
-                Order.by_scores(cost.shape, scores()),
+                Order.by_scores(cost.shape, self._ranked(problem)),
                 models,
                 stage,
                 sizes=len(models) if self.shares else self.sizes,
@@ -304,7 +301,8 @@ class ElasticSearch(StagedMethod):
             )
 
         def prepare() -> ElasticTraining:
-            return training(problem, widths or along(scores(), self.smallest, cost), self.elastic)
+            models = widths or along(self._ranked(problem), self.smallest, cost)
+            return training(problem, models, self.elastic)
 
         wide = shared_student(problem, ingredients, prepare, progress)
         if not self.depths:

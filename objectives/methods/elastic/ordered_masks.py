@@ -18,7 +18,6 @@ variable for each space, its shift, and the alpha and the mask of its unit of ra
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -138,10 +137,7 @@ class OrderedMasks(DescendingAlpha[Steered]):
         """Loss against the teacher's logits under each student's masks, (K,): one forward pass of
         the shared model, in which each student has the batch once."""
         students, rows = len(self.members), len(batch.rows)
-        repeated = {
-            field.name: torch.cat([getattr(batch, field.name)] * students)
-            for field in fields(batch)
-        }
+        repeated = {name: torch.cat([part] * students) for name, part in vars(batch).items()}
         shape = self.problem.shape
         widest = {"heads": shape.heads, "ffn": shape.ffn}
         if self.problem.device == "cpu":  # a GPU would wait for the widths

@@ -14,7 +14,7 @@
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +72,7 @@ def shared_student(
 
 def rows_of(batch: Batch, turn: int, turns: int) -> Batch:
     """The rows of a batch whose turn it is."""
-    return Batch(**{field.name: getattr(batch, field.name)[turn::turns] for field in fields(batch)})
+    return Batch(**{name: part[turn::turns] for name, part in vars(batch).items()})
 
 
 def _rows_of_trace(trace: Trace | None, turn: int, turns: int) -> Trace | None:

@@ -57,17 +57,16 @@ def unrolled_gradients(
     """The gradient of alpha, by name, and the loss of alpha at w'."""
     # `step_size` is xi, >= 0. The weights stay as they are.
     weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    ahead = weights
-    if step_size:
-        (downhill,) = _gradients(train_loss(weights, alpha), weights)
-        ahead = {
-            name: (weight.detach() - step_size * downhill[name]).requires_grad_()
-            for name, weight in weights.items()
-        }
-    loss = alpha_loss(ahead, alpha)
     if not step_size:
+        loss = alpha_loss(weights, alpha)
         (direct,) = _gradients(loss, alpha)
         return direct, loss.detach()
+    (downhill,) = _gradients(train_loss(weights, alpha), weights)
+    ahead = {
+        name: (weight.detach() - step_size * downhill[name]).requires_grad_()
+        for name, weight in weights.items()
+    }
+    loss = alpha_loss(ahead, alpha)
     direct, direction = _gradients(loss, alpha, ahead)
     norm = torch.cat([v.flatten() for v in direction.values()]).norm()
     reach = _REACH / max(norm.item(), torch.finfo(norm.dtype).tiny)  # alpha may be elsewhere
