@@ -1,9 +1,9 @@
 """APS-T (Wang et al. 2020): search widths, whose candidates share one student less and less."""
 
-# The weights of each width are projected from the student's. In a
-# warm-up widths are drawn at random and share nearly all. Then a controller learns from their
-# scores by REINFORCE, while the projections move apart. In the end the best of ten draws, brought
-# into the budget width by width, is cut, its projected weights as plain ones, and distilled.
+# The weights of each width are projected from the student's. In a warm-up widths are drawn at
+# random and share nearly all. Then a controller learns from their scores by REINFORCE, while the
+# projections move apart. In the end the best of ten draws, brought into the budget width by width,
+# is cut, its projected weights as plain ones, and distilled.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -233,12 +233,8 @@ class _Search:
             progress.advance()
         near = [self.nearest(candidate) for candidate in controller.propose(10)]
         least, rows = min(map(self.miss, near)), all_alpha(self.problem)
-        pairs = [
-            (candidate, self.score(candidate, rows))
-            for candidate in near
-            if self.miss(candidate) == least
-        ]
-        return best_of(pairs, len(pairs), progress)
+        left = [candidate for candidate in near if self.miss(candidate) == least]
+        return best_of(((c, self.score(c, rows)) for c in left), len(left), progress)
 
     def student(self, candidate: Mapping[str, Any]) -> Population:
         return self.projections.applied(self.population, self.model(candidate))

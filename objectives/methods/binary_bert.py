@@ -1,10 +1,9 @@
 """BinaryBERT (Bai et al. 2021): weights of one bit, from a ternary model of half the width."""
 
 # Half of the student (the units that move the answer most) is trained in ternary weights. Each of
-# these is then split into two binary ones that add up to it, so that the
-# binary model begins at the loss of the ternary one, and is trained further. A weight that is split
-# takes two bits a number and two scales a row: as many bytes as one bit a number in the whole
-# student.
+# these is then split into two binary ones that add up to it, so that the binary model begins at the
+# loss of the ternary one, and is trained further. A weight that is split takes two bits a number
+# and two scales a row: as many bytes as one bit a number in the whole student.
 
 import copy
 from collections.abc import Collection, Iterator, Sequence

@@ -1,12 +1,12 @@
 """Cross distillation (Bai et al. 2020): prune with a handful of rows, no label, no training."""
 
-# Units go by what the answer loses without them once the weights of the others have made up for it
-# . Then, layer by layer, the weights that read the units of a block are those of
-# least squares between what the block gives and what the unpruned one gives (`side_by_side.py`). A
-# block is wrong for two reasons: for the units that it lost, and for the blocks before it, which
-# feed it what they should not. Cross distillation (CD) weighs the two up: its loss is mu of the
-# squared error on what enters the block of the unpruned model, and 1 - mu of that on what enters
-# the pruned one's. Soft cross distillation (SCD) mixes inputs instead of losses.
+# Units go by what the answer loses without them once the weights of the others have made up for it.
+# Then, layer by layer, the weights that read the units of a block are those of least squares
+# between what the block gives and what the unpruned one gives (`side_by_side.py`). A block is wrong
+# for two reasons: for the units that it lost, and for the blocks before it, which feed it what they
+# should not. Cross distillation (CD) weighs the two up: its loss is mu of the squared error on what
+# enters the block of the unpruned model, and 1 - mu of that on what enters the pruned one's. Soft
+# cross distillation (SCD) mixes inputs instead of losses.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -361,13 +361,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         target = full * scheduled_ratio(
             self.target_ratio, progress, method.ramp, method.target_schedule, cost.full / full
         )
-        loss = hinge_loss(
-            expected,
-            actual if method.hinge_on == "discrete" else expected.detach(),
-            target,
-            self.tolerance,
-            one_sided=method.one_sided,
-        )
+        side = actual if method.hinge_on == "discrete" else expected.detach()
+        loss = hinge_loss(expected, side, target, self.tolerance, one_sided=method.one_sided)
         return self.gradients(self.flops_weight * loss), {
             "expected_ratio": expected.detach() / full,
             "open_ratio": actual / full,

@@ -223,10 +223,7 @@ class StagedMethod(SearchMethod):
             tolerance=tolerance,
             # R and what the masks left open are shares in the same pieces and bits.
             curve=[
-                {
-                    n: float(value) * smaller if n == "open_ratio" else value
-                    for n, value in point.items()
-                }
+                {n: float(v) * smaller if n == "open_ratio" else v for n, v in point.items()}
                 for point in curve
             ],
         )

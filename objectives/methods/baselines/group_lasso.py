@@ -57,13 +57,8 @@ class GroupLasso(StagedMethod):
                 "GroupLasso.weight_bits is 1, but binary weights have no 0, and units that it has "
                 "shrunk to 0 may stay; set 2 or more"
             )
-        check_ranges(
-            self,
-            stages=(
-                any(stage.searches for stage in self.stages),
-                "stages, the first of which search",
-            ),
-        )
+        searches = any(stage.searches for stage in self.stages)
+        check_ranges(self, stages=(searches, "stages, the first of which search"))
 
     @classmethod
     def search(

@@ -1,13 +1,14 @@
 """Low rank: linear layers become two thinner ones, then the student is distilled.
 
 The ranks are those of least added error per FLOP (or parameter, where the study counts these), by a
-singular value decomposition whitened by what enters each layer. A layer
-whose factors would save nothing stays whole. No unit leaves: heads and neurons stay as many.
+singular value decomposition whitened by what enters each layer. A layer whose factors would save
+nothing stays whole. No unit leaves: heads and neurons stay as many.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import ClassVar, NamedTuple, cast
 
 import torch
@@ -126,10 +127,8 @@ def with_ranks(whole: BertArchitecture, ranks: Mapping[Place, int]) -> BertArchi
 def ranks_within(found: Mapping[Place, Spectrum], cost: Cost, target: float) -> BertArchitecture:
     """Ranks of least added error for each saved number with which the model costs no more than the
     target, as near to it as one rank brings it; the smallest ranks if none do."""
-    steps = sorted(
-        (step for at, spectrum in found.items() for step in _steps(at, spectrum)),
-        key=lambda s: s[0],
-    )
+    steps = [step for at, spectrum in found.items() for step in _steps(at, spectrum)]
+    steps.sort(key=itemgetter(0))
     full = BertArchitecture.full(cost.shape)
 
     def taken(number: int, looser: int = 0) -> BertArchitecture:

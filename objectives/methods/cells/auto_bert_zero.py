@@ -161,11 +161,8 @@ class LayerSpace:
         if chosen(f"{name}.kind") == "convolution":
             return f"light{chosen(f'{name}.kernel')}"
         formula, shape = value(len(INPUTS) + self.positions - 1) or ("", "")
-        return (
-            formula
-            if shape == "nd" and sum(name_of_input in formula for name_of_input in INPUTS) > 1
-            else None
-        )
+        reads = sum(name_of_input in formula for name_of_input in INPUTS)
+        return formula if shape == "nd" and reads > 1 else None
 
 
 def operations_of(layers: Sequence[str]) -> tuple[str, ...]:

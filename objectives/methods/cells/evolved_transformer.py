@@ -145,13 +145,8 @@ class EvolvedTransformer(Aimed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self,
-            increments=(
-                bool(self.increments) and all(0 < part < math.inf for part in self.increments),
-                "numbers > 0, at least one",
-            ),
-        )
+        good = bool(self.increments) and all(0 < part < math.inf for part in self.increments)
+        check_ranges(self, increments=(good, "numbers > 0, at least one"))
         try:
             self.space.choices(TRANSFORMER)
         except ValueError as error:

@@ -40,10 +40,7 @@ def strategy_of(name: Searcher, places: Places, seed: int, candidates: int) -> S
 class SinglePath(Aimed):
     """Search among the cells of one super-net that all trials share."""
 
-    usual: ClassVar[tuple[str, ...]] = (
-        *(IDENTITY, "conv3", "conv5", "conv7"),
-        *("attention", "max3"),
-    )
+    usual: ClassVar[tuple[str, ...]] = (IDENTITY, "conv3", "conv5", "conv7", "attention", "max3")
 
     strategy: Searcher = "evolution"
     """Who proposes: draws at random, evolution by tournament, or the operations that did well at a

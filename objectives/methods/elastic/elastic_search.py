@@ -2,9 +2,8 @@
 
 # The first trial trains one student at many sizes (`training.py`), along the order of the
 # scores of its units; it is kept for the run. A trial begins with the units of highest score that
-# meet R, searches by gradient how many units each layer keeps
-# (`ordered_masks.py`), cuts, and is scored. With `stages` it is distilled
-# further on its own.
+# meet R, searches by gradient how many units each layer keeps (`ordered_masks.py`), cuts, and is
+# scored. With `stages` it is distilled further on its own.
 #
 # It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
 # each is still nearer to the teacher.
@@ -110,15 +109,14 @@ class ElasticSearch(StagedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        shares_rise = all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9)))
+        depths_rise = all(a < b for a, b in pairwise((0, *self.depths, 1)))
+        depths_have_widths = bool(self.shares or not self.depths)
         check_ranges(
             self,
-            shares=(
-                all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9))),
-                "shares in (0, 1], rising",
-            ),
+            shares=(shares_rise, "shares in (0, 1], rising"),
             depths=(
-                all(a < b for a, b in pairwise((0, *self.depths, 1)))
-                and bool(self.shares or not self.depths),
+                depths_rise and depths_have_widths,
                 "shares in (0, 1), rising; and none without `shares`",
             ),
             depth=(self.depth in (*self.depths, 1), "1 or one of `depths`"),
@@ -313,13 +311,10 @@ class ElasticSearch(StagedMethod):
         )
 
         def prepare_depths() -> ElasticTraining:
-            taught_by = {
-                model: taught
-                for depth in (*self.depths, 1.0)
-                for model, taught in zip(
-                    uniform(self.shares, self.spaces, cost.shape, depth), widths, strict=True
-                )
-            }
+            taught_by: dict[Model, Model] = {}
+            for depth in (*self.depths, 1.0):
+                models = uniform(self.shares, self.spaces, cost.shape, depth)
+                taught_by |= zip(models, widths, strict=True)
             return training(of_wide, [*taught_by], self.deepen, taught_by=taught_by)
 
         ingredients |= {"depths": self.depths, "deepen": asdict(self.deepen)}
