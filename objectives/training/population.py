@@ -309,8 +309,7 @@ class Population:
             rounded = None
             if any(architecture.layers[layer].attention_bits for architecture in self.rounding):
                 rounded = partial(rounded_products, architectures=self.rounding, layer=layer)
-            heads_NHSP = (factor.transpose(1, 2) for factor in (query, key, value))
-            context_NHSP = _attend(*heads_NHSP, added_NHQS, self.head_dim**-0.5, rounded)
+            context_NHSP = _attend(query, key, value, added_NHQS, self.head_dim**-0.5, rounded)
             context_NSHP = _masked(context_NHSP.transpose(1, 2), at.mask("heads", layer))
             context_KTV = context_NSHP.reshape(self.size, residual_KTD.shape[1], -1)
             context_KTV = rounded_activations(context_KTV, self.rounding, layer)
@@ -390,7 +389,9 @@ def _attend(
     scale: float,
     rounded: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    """Attention (N, H, S, P) of heads, `added` to the scores; plain matmuls if it is `rounded`."""
+    """Attention (N, H, S, P) of heads (N, S, H, P), `added` to the scores; plain matmuls if it is
+    `rounded`."""
+    query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
     if rounded is not None:
         scores = _float32(query @ key.transpose(-1, -2)) * scale + _float32(added)
         return rounded(scores.softmax(-1)) @ value
