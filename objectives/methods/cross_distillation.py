@@ -176,10 +176,9 @@ class CrossDistillation(OneShot):
     def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
         """The units inside the budget, with their weights solved for; with `prox` as many units of
         each block, and their weights, as the steps leave."""
-        chosen = self.choose(problem, seed)
         if self.prox == "closed":
-            return chosen, self.student(problem, chosen, seed)
-        batches = self._batches(problem, seed)
+            return super()._found(problem, seed)
+        chosen, batches = self.choose(problem, seed), self._batches(problem, seed)
         return stepped(problem, chosen, batches, self.pairs, self.damping, self.prox)
 
     @property

@@ -118,12 +118,7 @@ class Controller(Strategy[Scored]):
         """Logarithms of the probabilities of N candidates, (N,), and the entropies of the choices
         on the way to each, summed over the places, (N,)."""
         indices_NP = torch.tensor(
-            [
-                [c.index(candidate[name]) for name, c in self.places.items()]
-                for candidate in candidates
-            ]
+            [[c.index(chosen[name]) for name, c in self.places.items()] for chosen in candidates]
         )
-        _, log_probs_N, entropies_N = self.policy.walk(
-            len(candidates), lambda place, _: indices_NP[:, place]
-        )
-        return log_probs_N, entropies_N
+        walked = self.policy.walk(len(candidates), lambda place, _: indices_NP[:, place])
+        return walked[1:]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from objectives.problem import Problem
 from objectives.progress import Progress
 from objectives.text.data import Batch
 from objectives.training.losses import task_loss
+
+_Candidate = TypeVar("_Candidate")
 
 
 def answer_score(
@@ -38,10 +40,13 @@ def logits_score(
 
 
 def best_of(
-    pairs: Iterable[tuple[Mapping[str, Any], float]], count: int, progress: Progress
-) -> Mapping[str, Any]:
-    """Cell of the highest score among this many; the first of equals."""
-    progress.begin("choose", count)
+    pairs: Iterable[tuple[_Candidate, float]],
+    count: int,
+    progress: Progress,
+    stage: str = "choose",
+) -> _Candidate:
+    """Candidate of the highest score among this many; the first of equals."""
+    progress.begin(stage, count)
     scored = []
     for pair in pairs:
         scored.append(pair)

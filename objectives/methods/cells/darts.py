@@ -26,9 +26,8 @@ class Darts(SoftSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self, cells=(self.cells == 1 or not self.recurrent, "1 where they are recurrent")
-        )
+        fits = self.cells == 1 or not self.recurrent
+        check_ranges(self, cells=(fits, "1 where they are recurrent"))
 
     @property
     def space(self) -> GraphSpace:

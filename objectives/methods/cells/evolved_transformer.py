@@ -31,7 +31,7 @@ from objectives.students.cells.graph import IDENTITY, NONE, Graph
 from objectives.students.cells.graph_space import GraphSpace
 from objectives.training.fitting import curve_of, steps_of, trainable, training_steps
 from objectives.training.optimisation import PopulationOptimizer
-from objectives.training.scoring import all_alpha, answer_score
+from objectives.training.scoring import all_alpha, answer_score, best_of
 
 # Progressive dynamic hurdles: who of a search's candidates is trained further.
 #
@@ -221,12 +221,8 @@ class EvolvedTransformer(Aimed):
                 hurdles.add(judged[net.genotype(alive)] for alive, _ in strategy.learned)
             best.append((result.fitness, candidate))
             best = sorted(best, key=itemgetter(0), reverse=True)[: self.finalists]
-        progress.begin("finalists", len(best))
-        finals = []
-        for _, candidate in best:
-            finals.append((candidate(sum(hurdles.increments)), candidate))
-            progress.advance()
-        _, winner = max(finals, key=itemgetter(0))
+        finals = ((finalist, finalist(sum(hurdles.increments))) for _, finalist in best)
+        winner = best_of(finals, len(best), progress, "finalists")
         return ChosenCell(net.genotype(winner.choices), curve_of("search", winner.losses))
 
 

@@ -149,9 +149,8 @@ class SoftSearch(Aimed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(
-            self, operations=(bool({*self.names} - {NONE}), f"one or more beside '{NONE}'")
-        )
+        acting = {*self.names} - {NONE}
+        check_ranges(self, operations=(bool(acting), f"one or more beside '{NONE}'"))
 
     @property
     def together(self) -> tuple[tuple[str, ...], ...]:
