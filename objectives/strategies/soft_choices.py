@@ -11,8 +11,7 @@ The weights go into a super-net, whose loss has a gradient with respect to alpha
 #
 # The feedback is gradients instead of scores: `learn` takes one step of Adam against them. The
 # first order takes them at the present weights of the super-net, the second after a step of these,
-# as `SoftSearch` has it. `propose` gives the candidate of the largest weights, and then
-# draws.
+# as `SoftSearch` has it. `propose` gives the candidate of the largest weights, and then draws.
 
 from collections.abc import Mapping
 from dataclasses import dataclass

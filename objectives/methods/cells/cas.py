@@ -2,9 +2,8 @@
 
 # The study's task comes first, then those beside it in their order. For each, ENAS chooses a cell
 # on a copy of the weights as they are; the cell is then trained on the weights themselves, which
-# keep what they have learnt as `Anchor` says. In the end each task is answered by its
-# own cell and head with the weights of the last. What a task has lost since it was learnt is its
-# `forgotten`.
+# keep what they have learnt as `Anchor` says. In the end each task is answered by its own cell and
+# head with the weights of the last. What a task has lost since it was learnt is its `forgotten`.
 
 import copy
 from collections.abc import Collection, Mapping
