@@ -120,5 +120,7 @@ class Controller(Strategy[Scored]):
         indices_NP = torch.tensor(
             [[c.index(chosen[name]) for name, c in self.places.items()] for chosen in candidates]
         )
-        walked = self.policy.walk(len(candidates), lambda place, _: indices_NP[:, place])
-        return walked[1:]
+        _, log_probs_N, entropies_N = self.policy.walk(
+            len(candidates), lambda place, _: indices_NP[:, place]
+        )
+        return log_probs_N, entropies_N

@@ -1,4 +1,4 @@
-"""The weights of cells: new ones with a model's words, and how they learn what a teacher says."""
+"""Training of cells: settings, new weights with a model's words, losses on a teacher's answers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
