@@ -6,9 +6,9 @@
 # and two scales a row: as many bytes as one bit a number in the whole student.
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,8 @@ from objectives.errors import Share, UserError
 from objectives.measures.bits import bytes_of
 from objectives.measures.evaluate import nearness
 from objectives.problem import Problem
-from objectives.progress import Progress
-from objectives.pruning.importance import scores_per_cost
-from objectives.pruning.staged_method import Bits, StagedMethod
-from objectives.pruning.staged_search import Chosen, staged_search
-from objectives.search_method import Outcome
+from objectives.pruning.one_shot import OneShot
+from objectives.pruning.staged_method import Bits
 from objectives.students.bert.architecture import BertArchitecture
 from objectives.students.bert.linears import LINEARS
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification
@@ -119,15 +116,14 @@ _TERNARY = replace(RECOVER, name="ternary", quantised=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryBert(StagedMethod):
+class BinaryBert(OneShot):
     """Half of the student in ternary weights, then each of these as two binary ones.
 
     R is measured while the weights are ternary.
     """
 
-    per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"split"}
+    per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"split"}
     weight_bits: ClassVar[Bits] = 2  # type: ignore[misc]
-    with_search: ClassVar[bool] = False
     cut_together: ClassVar[bool] = False
 
     input_bits: Bits = 8
@@ -157,15 +153,6 @@ class BinaryBert(StagedMethod):
                     f"stage '{stage.name}': it comes after the weights are split, so it "
                     "needs quantised=True and start='previous'"
                 )
-
-    @classmethod
-    def search(
-        cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
-    ) -> Iterator[Outcome]:
-        """Choose each member's units by how far the answer moves without them, per cost; train."""
-        scores = scores_per_cost(problem, members[0].spaces, "logits")
-        chosen = Chosen([member.within_budget(scores, problem) for member in members])
-        return staged_search(members, problem, chosen, seed=seed, progress=progress)
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
         """Set ternary weights, or keep the bits that the units have already."""
