@@ -112,12 +112,8 @@ class OpenRun:
         token: str = "",
     ) -> None:
         """Run trials as the worker of this number until enough are finished."""
-        study, folder, optuna_study, device = (
-            self.study,
-            self.folder,
-            self.optuna_study,
-            self.device,
-        )
+        study, folder = self.study, self.folder
+        optuna_study, device = self.optuna_study, self.device
         so_far = len(optuna_study.get_trials(deepcopy=False))
         optuna_study.sampler = make_sampler(
             study.seed, so_far, study.at_once(device), number, study.sampler or "random"
@@ -134,8 +130,7 @@ class OpenRun:
                     with progress, folder.in_turn("prepare"):
                         tune_teacher(study, optuna_study, self.inputs, session)
                         answering = self.inputs.answering(self.inputs.split("train"), session)
-                        logits = self.inputs.selection(answering).numpy()
-                        check_teachers(folder, {"": logits})
+                        check_teachers(folder, {"": self.inputs.selection(answering).numpy()})
                 return
             with progress:
                 progress.finished(finished)
@@ -247,10 +242,8 @@ def opened(
         if local and not folder.database.exists():
             # Before an empty database lies where the lost one belongs.
             opening.check_no_trials(folder)
-        opened_storage = server or open_storage(url)
-        optuna_study = opening.open_study(
-            study, folder, opened_storage, definition, note, own=local
-        )
+        server = server or open_storage(url)
+        optuna_study = opening.open_study(study, folder, server, definition, note, own=local)
         opening.bind_folder(folder, optuna_study, shown)
         opening.check_room(url, living(optuna_study, folder), options.workers)
         opening.describe(optuna_study, study, device, options.timeout)
@@ -259,9 +252,8 @@ def opened(
         retry_damaged(optuna_study, folder, note)
         remove_leftovers(optuna_study, folder)
         if finished_trials(optuna_study) < study.trials:
-            opening.ask_first(
-                optuna_study, study
-            )  # a later launch may want others, or failed ones again
+            # A later launch may want others, or failed ones again.
+            opening.ask_first(optuna_study, study)
         set_artifact_store(optuna_study, options.artifacts)
         yield run
 

@@ -65,13 +65,8 @@ class Worker:
         progress: LaunchProgress,
         bench: Workbench,
     ):
-        self.study, self.folder, self.optuna_study, self.claims = (
-            study,
-            folder,
-            optuna_study,
-            claims,
-        )
-        self.progress, self.bench = progress, bench
+        self.study, self.folder, self.optuna_study = study, folder, optuna_study
+        self.claims, self.progress, self.bench = claims, progress, bench
         self.running: dict[int, optuna.Trial] = {}
         self.counted = 0  # trials of this worker that brought the study on
         self.failed: list[str] = []  # why its latest trials failed, since the last that did not
