@@ -109,8 +109,7 @@ class Candidates:
         members = []
         for number, engine, cost in self._fastest(run, numbers, keep):
             self.say(f"{named(number, engine)}: {cost:.2f} ms per text; scoring it")
-            answers = self._answers(run, number, engine)
-            members.append(Member(number, cost, answers, engine))
+            members.append(Member(number, cost, self._answers(run, number, engine), engine))
         original = next(
             member.logits
             for member in members
@@ -138,11 +137,7 @@ class Candidates:
         for number in numbers:
             milliseconds = {engine: means[number, engine] for engine in self.engines}
             least = {**milliseconds, self.engines[0]: _FASTER * milliseconds[self.engines[0]]}
-            taken = (
-                milliseconds
-                if number is None
-                else [min(milliseconds, key=lambda engine: least[engine])]
-            )
+            taken = self.engines if number is None else [min(self.engines, key=least.__getitem__)]
             fastest += [(number, engine, milliseconds[engine]) for engine in taken]
         return fastest
 

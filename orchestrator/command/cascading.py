@@ -102,8 +102,7 @@ def cascade(
     with TemporaryDirectory() as scratch:
         engines = FASTER if engine is None else (engine,)
         candidates = Candidates(inputs, engines, Path(scratch), say)
-        models = kept_front(run, say)
-        front = spread(models, _MOST)
+        front = spread(kept_front(run, say), _MOST)
         for trial in front:
             candidates.add_trial(run, trial.number)
         candidates.add(None, unpruned, inputs.tokenizer)
