@@ -152,10 +152,8 @@ def compress(
     _check_out(out)
     check_engine(FASTER[-1], "cpu")
     model = str(model) if isinstance(model, str | Path) else str(save_in(_MODELS, model))
-    reads_labels = gate.name == "min_metric_kept"
-    judge = {"label": label, "metric": metric} if reads_labels else {}
-    form = {"delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
-    columns = {"text": text, **form}
+    judge = {"label": label, "metric": metric} if gate.name == "min_metric_kept" else {}
+    columns = {"text": text, "delimiter": delimiter, "encoding": encoding, "quotechar": quotechar}
     small = None if student is None else str(student)
     study, sizes, speed, fewer = _study(
         model, small, data, columns, judge, out, max_length, total, say
@@ -185,7 +183,8 @@ def compress(
 
         run = tried(planning.at_once(sizes, bool(small)))
         _check_worth(study, inputs, run)
-        speed = _with_teaching(speed, study, candidates)
+        if (engine := study.teacher.engine) != "eager":  # whose time was a guess so far
+            speed = replace(speed, teaching=candidates.seconds_of_an_answer(None, engine))
         for _ in range(planning.ROUNDS):
             more = planning.afterwards(run, sizes, left() - reserve, speed)
             if not more:
@@ -221,16 +220,6 @@ def _check_out(out: Path) -> None:
         raise RunError(f"{where}, in which runs/ is made; name another", "out")
     if not (out / "classifier.json").is_file():
         check_free(out)
-
-
-def _with_teaching(
-    speed: planning.AnswerTimes, study: Study, candidates: Candidates
-) -> planning.AnswerTimes:
-    """The speed, with the time that an answer in the teacher's engine was measured to take."""
-    engine = study.teacher.engine
-    if engine == "eager":
-        return speed
-    return replace(speed, teaching=candidates.seconds_of_an_answer(None, engine))
 
 
 def _tried(
