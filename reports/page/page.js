@@ -63,9 +63,8 @@ async function drawAll() {
   document.body.dataset.ready = "yes";
 }
 
-/* The switch: every point knows its run and its trial, and a trial its size in each unit. Not all is known of
-   all: latencies of the front alone. Other points vanish. Those with
-   fewer bits know their engine too: they stand on an axis of milliseconds alone, at what they take there. */
+/* The switch: every point knows its run and its trial, and a trial its size in each unit, but latencies only on
+   the front: other points vanish. Those with fewer bits know their engine too, and stand on its milliseconds. */
 async function switchAxis(unit) {
   const plot = await draw("front");
   const indices = [], xs = [], modes = [], visible = [];
@@ -88,12 +87,7 @@ async function switchAxis(unit) {
   const axis = unit
     ? { annotations: plot.own.annotations.filter((one) => (one.xref ?? "x") !== "x"), "xaxis.title.text": escapeMarkup(wordsOf(unit)), "xaxis.tickformat": unit.startsWith("ms@") ? ".3~r" : ".3~s", "xaxis.tickmode": "auto", "xaxis.autorange": true }
     : { annotations: plot.own.annotations, "xaxis.title.text": plot.own.title, "xaxis.tickformat": plot.own.format, "xaxis.tickmode": plot.own.ticks ? "array" : "auto", "xaxis.range": plot.own.range };
-  Plotly.update(
-    plot,
-    { x: xs, mode: modes, visible },
-    axis,
-    indices,
-  );
+  Plotly.update(plot, { x: xs, mode: modes, visible }, axis, indices);
 }
 
 function sizeOf(run, number, unit) {

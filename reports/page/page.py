@@ -189,8 +189,7 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     ]
     shape = next((speed.shape for speed in chain(*speeds)), None)
     alike = [[speed for speed in of_run if speed.shape == shape] for of_run in speeds]
-    exports = [part["export"] for part in parts]
-    data = document(together, curves, speeds, exports, target.parent)
+    data = document(together, curves, speeds, [part["export"] for part in parts], target.parent)
     front = front_figure(together)
     add_served(front, together, speeds)
     add_cascades(front, together, [part["cascades"] for part in parts])
