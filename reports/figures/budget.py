@@ -62,6 +62,7 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
     counted = dict.fromkeys(result.budget_name for result in finished)
     ends = [min(targets) * 0.95, max(targets) * 1.05]
     line = {"color": theme.GREY, "dash": "dot"}
+    bars = {"type": "data", "thickness": 1, "width": 3, "color": theme.GREY}
     figure.add_scatter(x=ends, y=ends, mode="lines", name="as asked", line=line, hoverinfo="skip")
     for index, (run, points) in enumerate(zip(overlay.runs, left, strict=True)):
         prefix, style = theme.plain(overlay.prefix(index)), theme.run_style(index)
@@ -73,13 +74,7 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
             mode="markers",
             name=f"{prefix}cut model",
             marker={**style, "size": 8},
-            error_y={
-                "type": "data",
-                "array": band,
-                "thickness": 1,
-                "width": 3,
-                "color": theme.GREY,
-            },
+            error_y={**bars, "array": band},
             customdata=[[index, trial.number] for trial in run.finished],
             hovertemplate=_HOVER,
         )
