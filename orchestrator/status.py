@@ -76,12 +76,7 @@ class Status:
             {"trial": trial.number} | {name: getattr(trial.result, name) for name in columns}
             for trial in self.front
         ]
-        return {
-            **vars(self),
-            "state": self.state,
-            "workers": list(self.workers),
-            "front": front,
-        }
+        return {**vars(self), "state": self.state, "workers": list(self.workers), "front": front}
 
     def line(self, best: FinishedTrial | None) -> str:
         """The run in one line: finished and wanted trials, state, best trial."""

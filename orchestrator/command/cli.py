@@ -124,10 +124,7 @@ def _compress(
 @app.command("run")
 @takes("orchestrator.command.launching:launch", "report", "command")
 def _run(
-    context: typer.Context,
-    study: StudyPath,
-    name: StudyName = "study",
-    **options: Any,
+    context: typer.Context, study: StudyPath, name: StudyName = "study", **options: Any
 ) -> None:
     """Launch a study, or continue it up to its number of trials."""
     from orchestrator.command.launching import launch
@@ -140,11 +137,7 @@ def _run(
 
 @app.command("work")
 @takes("orchestrator.workers.loop:work", "number", "token")
-def _work(
-    study: StudyPath,
-    name: StudyName = "study",
-    **options: Any,
-) -> None:
+def _work(study: StudyPath, name: StudyName = "study", **options: Any) -> None:
     """Add a worker to a study that `run` has started, from this or another machine."""
     from orchestrator.workers.loop import work
 

@@ -226,8 +226,7 @@ def _bench(
         typer.Option(help="Tokens in a sequence, repeatable; by default the run's own, else 128."),
     ] = None,
     engine: Annotated[
-        list[str] | None,
-        typer.Option(help=f"{', '.join(ENGINES)}; repeatable; all by default."),
+        list[str] | None, typer.Option(help=f"{', '.join(ENGINES)}; repeatable; all by default.")
     ] = None,
     study_file: StudyFile = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",

@@ -52,9 +52,7 @@ def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
             top = 30 + number * _ROW
             draw.rectangle((left, top, left + _BAR - 1, top + _CELL), fill=_GONE)
             if left_of_layer:
-                long = max(
-                    round(_BAR * left_of_layer / units), 1
-                )  # one neuron of 1,536 is seen, too
+                long = max(round(_BAR * left_of_layer / units), 1)  # one of 1,536 is seen, too
                 draw.rectangle((left, top, left + long - 1, top + _CELL), fill=_KEPT)
             draw.text((left + _BAR + 10, top + 5), f"{left_of_layer:,} of {units:,}", fill=_INK)
     picture.save(target)

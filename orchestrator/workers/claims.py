@@ -30,13 +30,7 @@ from orchestrator.runs.records import (
 )
 from orchestrator.runs.run_folder import MODEL, RunFolder
 from orchestrator.study import Study
-from orchestrator.workers.heartbeat import (
-    Watch,
-    end_record,
-    launch_of,
-    this_machine,
-    workers_of,
-)
+from orchestrator.workers.heartbeat import Watch, end_record, launch_of, this_machine, workers_of
 
 HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
 OWN = {WORKER: ""}
