@@ -14,8 +14,7 @@ from orchestrator.runs.trial_files import read_curve
 _LEAST, _MOST, _ALL = 16, 60, 12_000
 """Points kept of a curve, whose stages share them, and of all curves of a run."""
 _GAP = 2.0
-"""Ratio of the divergence on other rows to that on training rows above which more text is
-advised."""
+"""Ratio of the divergence on other rows to that on training rows that advises more text."""
 _LEAST_FAR = 1e-4
 """Divergence below which overfitting does not matter."""
 

@@ -23,8 +23,7 @@ def model_folder(run: RunRecord, trial: int) -> Path:
 
 
 def kept_front(run: RunRecord, say: Callable[[str], object]) -> list[FinishedTrial]:
-    """Front without the trials whose models were deleted, which `say` reports. Raises RunError if
-    none is left."""
+    """Front without deleted models, which `say` reports. Raises RunError if none is left."""
     folder = RunFolder(run.folder)
     front = [trial for trial in run.front if (folder.model(trial.number) / _WEIGHTS).is_file()]
     for trial in run.front:

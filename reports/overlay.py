@@ -37,8 +37,7 @@ class Overlay:
 
     @property
     def relative(self) -> bool:
-        """Whether metrics are relative to the unpruned model's, as runs of two tasks share no
-        axis."""
+        """Whether metrics are shares of the unpruned one: runs of two tasks share no axis."""
         tasks = {(run.metric_name, run.definition.get("task.data")) for run in self.runs}
         return len(tasks) > 1 and not self.by_divergence
 

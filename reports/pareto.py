@@ -133,8 +133,7 @@ class ParetoView:
     front: tuple[FinishedTrial, ...]
     """Trials of the front, by rising cost and so by rising objective."""
     near: tuple[FinishedTrial, ...]
-    """Trials off the front that no cheaper model of it surely matches: the rows do not separate
-    them."""
+    """Trials off the front that no cheaper model of it surely matches: the rows do not tell."""
     dominated: tuple[FinishedTrial, ...]
     """Trials inside their budget that a cheaper model of the front surely matches: see `Paired`."""
     outside: tuple[FinishedTrial, ...]
@@ -171,8 +170,7 @@ def state_text(trial: TrialRecord) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share as a whole percentage; below 10% with one decimal, below 0.1% with two
-    digits."""
+    """Format a share as a percentage; below 10% with a decimal, below 0.1% with two digits."""
     if 0 < share < 0.001:
         return f"{100 * share:.2g}%"
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"

@@ -1,5 +1,4 @@
-"""Recommend a model of a front in a sentence, and others to look at first: the knee, and the
-cheapest that lose little."""
+"""Recommend a model of a front in a sentence; the knee, and the cheapest that lose little."""
 
 import math
 from collections.abc import Callable, Collection, Sequence

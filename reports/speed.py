@@ -215,8 +215,7 @@ def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
 
 
 def inputs_of(run: RunRecord, study: Study) -> Inputs:
-    """The data of the run's study, read again. Raises RunError if it is not what the run saw, or if
-    the teacher is another."""
+    """Read the data of the run's study. Raises RunError if they or the teacher are others."""
     from objectives.workbench.inputs import read_inputs
     from orchestrator.identity import definition_of
 
@@ -269,8 +268,7 @@ def keep_speeds(run: RunRecord, timed: Bench) -> Path:
 
 
 def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
-    """Read the speeds that `keep_speeds` stored last. Raises RunError if the file cannot be
-    read."""
+    """Read the speeds that `keep_speeds` stored last. Raises RunError for a damaged file."""
     path = RunFolder(run.folder).bench
     if not path.is_file():
         return ()

@@ -82,8 +82,7 @@ def named(number: int | None, engine: str = "") -> str:
 def choice_of(
     done: Deployed, metric: str, gate: str, members: Sequence[Member], rows: GateRows
 ) -> CompressChoice:
-    """Describe the written model, whether it passed the `gate`, and the candidates it was chosen
-    from."""
+    """Describe the written model, whether it passed the `gate`, and all candidates."""
     files, folder = files_below(done.folder), for_shell(done.folder)
     size = sum((done.folder / file).stat().st_size for file in files)
     sentences = (

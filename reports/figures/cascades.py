@@ -15,8 +15,7 @@ from reports.overlay import Overlay
 
 _MOST = 6  # models of the front that are paired
 _WORK = ("FLOPs", "latency", "bit operations")
-"""Costs that are paid for each answer; of the others a cascade always pays those of all its
-models."""
+"""Costs that are paid for each answer; a cascade always pays the others of all its models."""
 
 
 def cascades_of(run: RunRecord) -> list[Cascade]:

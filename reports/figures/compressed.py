@@ -35,8 +35,7 @@ class CompressChoice:
     """The choice of `compress` in words, and all candidates."""
 
     sentences: tuple[str, str, str, str]
-    """Sentences: the written model, its scores, whether it passed the gate, the command that serves
-    it."""
+    """Sentences: the model, its scores, whether it passed the gate, the command that serves it."""
     points: tuple[Point, ...]
     files: tuple[str, ...]
     """Written files, relative to the folder."""
@@ -66,8 +65,7 @@ def files_below(folder: Path) -> tuple[str, ...]:
 
 
 def compressed_section(run: RunRecord) -> tuple[str, Section] | None:
-    """Answer and section of a run of `compress`; None for another run, and if nothing was
-    written."""
+    """Answer and section of a run of `compress`; None for others, and if nothing was written."""
     choice = read_choice(run.folder)
     if choice is None:
         return None

@@ -96,9 +96,8 @@ def _height(steps: Steps, x: float) -> float:
 def importances(run: RunRecord) -> dict[str, dict[str, float]]:
     """Importance of each knob for the best 10% of each objective (PED-ANOVA), summing to 1.
 
-    Optuna's measure takes low values for good, so objectives to maximise are negated. Of several
-    methods the knobs of each sum to 1, over its own trials. Empty below `FEWEST` finished trials,
-    or if the study tunes nothing."""
+    Optuna's measure takes low values for good, so objectives to maximise are negated. With several
+    methods the knobs of each sum to 1. Empty below `FEWEST` trials, and if nothing is tuned."""
     groups: dict[str, list[FinishedTrial]] = {}
     for trial in run.finished:
         groups.setdefault(str(trial.knobs.get(METHOD, "")), []).append(trial)

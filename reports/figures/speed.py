@@ -14,8 +14,7 @@ from reports.timings import shape_text
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
-    """A panel for each run with timed models; None without one, as the unpruned model alone shows
-    nothing."""
+    """A panel for each run with timed models of its front; None if there is none."""
     sentences, panels = [], []
     for index, timed in enumerate(speeds):
         if not any(speed.models for speed in timed):
@@ -75,8 +74,7 @@ def _fastest(shape: Sequence[Speed]) -> str:
 
 
 def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
-    """Number of the front's models that the unpruned one beats, in any float32 engine and in its
-    own."""
+    """Count models of the front that the unpruned one beats, in float32 and in its own engine."""
     unpruned = rival.reference_model
     worth, limit = unpruned.worth or run.unpruned, unpruned.milliseconds
     front = [trial for trial in run.front if trial.number in rival.models]

@@ -83,8 +83,7 @@ class Section:
 
 
 def lay_out(figure: go.Figure, *, height: int, top: int = 20, **own: Any) -> None:
-    """Apply the shared layout to a figure, with a margin of `top` for titles, and its `own`
-    settings."""
+    """Apply the shared layout, with a margin of `top` for titles, and the figure's `own` one."""
     margin = {"l": 60, "r": 20, "t": top, "b": 60}
     figure.update_layout(**LAYOUT | {"height": height, "margin": margin, "legend": LEGEND} | own)
 

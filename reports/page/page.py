@@ -243,8 +243,7 @@ def _part(together: Overlay, index: int) -> dict[str, Any]:
 
 
 def _command(text: str) -> str:
-    """Command from a run folder, with special characters of a shell removed, as a stranger may have
-    written it."""
+    """Command from a run folder, without special characters: a stranger may have written it."""
     with suppress(ValueError):
         return " ".join(map(for_shell, shlex.split(text)))
     return for_shell(text)
