@@ -58,8 +58,7 @@ def definition_of(
 
 
 def sources_of(study: Study) -> dict[str, str]:
-    """Names of the sources for people: the end of a folder's path, a file's name. So a model card
-    reveals no home directory."""
+    """Names of the sources for people: ends of paths, so that a card reveals no home directory."""
     task = study.task
     first, *second = task.columns
     licenses = dict.fromkeys(model.license for model in study.teacher.models)
@@ -83,8 +82,7 @@ def sources_of(study: Study) -> dict[str, str]:
 
 
 def _of_task(path: str, task: Task) -> dict[str, object]:
-    """Entries that decide results beside the text; newer ones only where they are not the
-    default."""
+    """Entries that decide results beside the text; newer ones only where not the default."""
     entries = {name: getattr(task, name) for name in ("metric", "max_length")}
     for name in ("multi_label", "thresholds", "truncation"):
         if (value := getattr(task, name)) != getattr(type(task), name):

@@ -48,8 +48,7 @@ class MethodSpace:
         return with_knobs(self.method, knobs).scale_epochs(self.share)
 
     def check(self) -> None:
-        """Raise UserError unless each knob is a field of the method, may have its extreme values,
-        and has an effect."""
+        """Raise UserError unless each knob is a field, may have its extremes and has an effect."""
         fields = settings(self.method)
         for name, knob in self.space.items():
             shown = self.prefix + name

@@ -52,8 +52,7 @@ def all_trials(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def system_attributes(study: optuna.Study) -> dict[str, Any]:
-    """System attributes, in which the dashboard keeps notes. A `Study` shows only its user
-    attributes."""
+    """System attributes, with the dashboard's notes. A `Study` shows its user attributes alone."""
     return study._storage.get_study_system_attrs(study._study_id)
 
 
@@ -63,8 +62,7 @@ def set_system_attribute(study: optuna.Study, name: str, value: Any) -> None:
 
 
 def id_of(trial: FrozenTrial) -> int:
-    """Id by which the dashboard files a note. Only the number is public, which begins at 0 in each
-    study."""
+    """Id by which the dashboard files a note. Only the number, from 0 in each study, is public."""
     return trial._trial_id
 
 
@@ -75,8 +73,7 @@ def set_trial_attribute(study: optuna.Study, trial: FrozenTrial, name: str, valu
 
 
 def fail_waiting(study: optuna.Study, trial: FrozenTrial, why: Mapping[str, Any]) -> None:
-    """Fail an enqueued trial; `why` becomes its attributes. `Study.tell` takes only trials that
-    were asked for."""
+    """Fail an enqueued trial, with attributes `why`. `Study.tell` takes only trials asked for."""
     for name, value in why.items():
         set_trial_attribute(study, trial, name, value)
     study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)

@@ -24,8 +24,7 @@ def make_sampler(
 ) -> BaseSampler:
     """Make Optuna's sampler of this name, or call a factory."""
     # A sampler with a fixed seed repeats its draws when a study is resumed or a worker joins
-    # (Optuna issue 3255): the seed is mixed with the number of trials so far and the worker's
-    # number.
+    # (Optuna issue 3255): the seed is mixed with the trials so far and the worker's number.
     mixed = int(np.random.SeedSequence([seed, trials_so_far, worker]).generate_state(1)[0])
     at_random = max(_RANDOM_TRIALS, population)
     if not isinstance(name, str):

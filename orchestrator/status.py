@@ -176,8 +176,7 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
 
 
 def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
-    """Rate of finished trials over the time in which the latest of them ran and any trial was
-    running."""
+    """Finished trials a second, over the time in which the latest ran and any was running."""
     # A trial counts for the share of its own time that lies in this, also one that still runs.
     # Populations of which some trials have ended are left out, unless there are no others: on a CPU
     # they search together, and end one by one.

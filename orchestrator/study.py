@@ -205,8 +205,7 @@ class Study(Checked):
                 raise UserError(f"{kind} learns several tasks; name the others in Study.beside")
 
     def _check_first(self) -> None:
-        """Refuse first trials whose knobs are not of the space; without a sampler they are all
-        trials."""
+        """Refuse first trials with other knobs; without a sampler they are all trials."""
         distributions = self.knobs
         for knobs in self.first:
             if self._several and METHOD not in knobs:

@@ -81,8 +81,7 @@ def file_of(study: Study) -> Path | None:
 
 
 def is_named(study: Study) -> bool:
-    """Whether `load_study_of` finds the study in that file, which a function of it may have
-    made."""
+    """Whether `load_study_of` finds the study in that file: a function may have made it."""
     return _named(_module_of(study), study.name) is not None
 
 

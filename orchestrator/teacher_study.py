@@ -79,8 +79,7 @@ def _best(
 
 
 def _opened(study: Study, optuna_study: optuna.Study) -> optuna.Study:
-    """Create or continue the tuning study; trials that a killed launch left running are tried
-    again."""
+    """Create or continue the tuning study; trials that a killed launch left are tried again."""
     tuning = optuna.create_study(
         storage=storage_of(optuna_study),
         study_name=study.name + SUFFIX,

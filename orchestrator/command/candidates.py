@@ -1,5 +1,4 @@
-"""Models of a run that may be deployed: written for onnxruntime, timed from text to label,
-scored."""
+"""Models of a run that may be deployed: written for onnxruntime, timed on texts, scored."""
 
 import json
 import shutil
@@ -55,8 +54,7 @@ class Candidates:
     rounded: set[int | None] = field(default_factory=set, init=False)
     """Trials that quantise inputs in torch but not here, so that their answers differ."""
     flops: dict[int | None, int] = field(default_factory=dict, init=False)
-    """FLOPs of the unpruned model; a run with `Study.student` reports those of its student
-    instead."""
+    """FLOPs of the unpruned model; with `Study.student` a run reports its student's."""
 
     def folder(self, number: int | None, engine: str) -> Path:
         """Folder into which `add` writes a model."""
@@ -125,8 +123,7 @@ class Candidates:
     def _fastest(
         self, run: RunRecord, numbers: Sequence[int | None], keep: bool
     ) -> list[tuple[int | None, Engine, float]]:
-        """Number, fastest engine and its milliseconds; for the unpruned model one entry an
-        engine."""
+        """Number, fastest engine, its milliseconds; the unpruned model has one entry an engine."""
         keys = [(number, engine) for number in numbers for engine in self.engines]
         texts = deployed.texts_of(self.inputs, "select")[:_TIMED]
         times = deployed.text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)

@@ -281,8 +281,7 @@ def _seconds(minutes: float) -> float:
 def _check_reach(
     study: Study, inputs: Inputs, sizes: planning.RoleSizes, gate: Gate, take_nearest: bool
 ) -> None:
-    """Raise RunError if no model can pass the gate, or if the labels have fewer classes than the
-    model."""
+    """Raise RunError if no model can pass the gate, or if the labels lack classes of the model."""
     gated = gate.name != "max_ms" and not take_nearest
     if gated and enough(gate.aim, sizes.vouching) is None:
         more = planning.more_texts(1.0, gate.aim, sizes.judgeable)
@@ -404,8 +403,7 @@ def _chosen(
     sizes: planning.RoleSizes,
     take_nearest: bool,
 ) -> tuple[Cascade, bool]:
-    """Choose the model to write, and say whether it passes the gate. Raises RunError if none
-    does."""
+    """Choose the model; also returns whether it passes the gate. Raises RunError if none does."""
     pairs = list(pairs_of(members, rows))
     unpruned = next(
         member for member in members if (member.number, member.engine) == (None, FASTER[0])

@@ -76,8 +76,7 @@ _NEARLY = 0.7  # share of the training with which a model counts as trained
 # Share of the seconds that are planned: a machine may be slower later than it was at first.
 _PLANNED = 0.8
 _DISTILLED = 0.25
-# Times as long as a cell of one block, 128 wide, takes one of words alone, of two blocks, and one
-# that is 256 wide.
+# Times as long as a cell of one block, 128 wide: of words alone, of two blocks, 256 wide.
 _WORDS, _SECOND_BLOCK, _WIDE = 0.4, 1.5, 4
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
 ROUNDS = 4
@@ -135,8 +134,7 @@ class RoleSizes:
 
     @property
     def many(self) -> bool:
-        """Whether there are enough texts for cells; then it pays, too, to write the teacher in
-        int8."""
+        """Whether there are enough texts for cells, and for a teacher in int8 to pay."""
         return self.texts >= _ENOUGH
 
     @property
@@ -213,8 +211,7 @@ def _most(number: int, seconds: float, takes: Callable[[int], float]) -> int:
 
 
 def more_texts(reached: float, share: float, texts: int) -> int | None:
-    """Number of further texts with which a model of this share would pass; None if no number would
-    do."""
+    """Number of further texts with which such a model would pass; None if no number would do."""
     for more in (int(texts * 1.1**power) for power in range(1, 60)):
         rows = RoleSizes.of(more).vouching
         needed = enough(share, rows)
@@ -251,8 +248,7 @@ class _Plan:
 
 
 def afterwards(run: RunRecord, sizes: RoleSizes, seconds: float, speed: AnswerTimes) -> list[Knobs]:
-    """Plan further trials, the most valuable first, for this many seconds, after those of
-    `at_once`."""
+    """Plan trials after those of `at_once` for this many seconds, the most valuable first."""
     step = _seconds_of_a_step(run, sizes.taught)
     if step is None:
         return []
@@ -365,8 +361,7 @@ def _steps(knobs: Knobs, train: int) -> float:
 
 
 def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
-    """Seconds of one step, by the cell of one block, 128 wide, that trained longest on the
-    texts alone."""
+    """Seconds of a step of the plain cell, 128 wide, that trained longest on the texts alone."""
     plain = {name: value for name, value in _cell(1, 1, train).items() if name != "cells.epochs"}
     taken = [
         (_steps(trial.knobs, train), trial.seconds)

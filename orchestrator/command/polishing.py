@@ -90,8 +90,7 @@ def polish(
 def _study(
     run: RunRecord, study: Study, out: Path, trials: Sequence[int] | None, epochs: float
 ) -> Study:
-    """Study whose trials each polish one trial of the run; those that `out` holds already stay in
-    it."""
+    """Study whose trials each polish one of the run's, after those that `out` holds already."""
     if study.name != run.name:
         raise RunError(f"'{run.folder}' is a run of '{run.name}', not of '{study.name}'")
     if trials is None:

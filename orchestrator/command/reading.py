@@ -141,8 +141,7 @@ def _front(run: RunPath, as_json: AsJson = False) -> None:
 
 
 def show_front(run: "RunRecord", console: Console) -> None:
-    """Print the front, the recommended model, how sure that is, and the metric to expect on other
-    rows."""
+    """Print the front, the recommended model, how sure that is, and its expected metric."""
     from orchestrator.command.run import front_table
     from reports.pareto import pareto_view
     from reports.recommended import answer, certainty, expected_of, recommended

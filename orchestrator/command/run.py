@@ -273,8 +273,7 @@ def run_in(folder: Path) -> Run | None:
 
 
 def front_rows(run: RunRecord) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """The front as text: title, columns, a row for each model by rising cost, then the unpruned
-    model and, if known, tf-idf."""
+    """The front as text: title, columns, rows by rising cost, of the unpruned model and tf-idf."""
     unpruned = run.unpruned
     title = f"{run.name}: {run.objective_name} against {unpruned.cost_name}"
     ratio = f"{unpruned.cost_name} ratio"

@@ -28,8 +28,7 @@ from orchestrator.optuna_private import (
 from orchestrator.runs.records import TEACHER_OF
 from orchestrator.storage.retry import reason_of
 
-# More ids than a storage has of one kind: an id of the view is the local id plus the index of its
-# source times this.
+# More ids than a storage has: an id of the view is the local one plus this times the source.
 _IDS = 10**9
 # System attribute in which the dashboard looks for constraints; Optuna 5 has one for each.
 _CONSTRAINTS = "constraints"
@@ -60,8 +59,7 @@ class DashboardView(BaseStorage):
     """Several sources shown as one storage, read-only but for notes."""
 
     # Whatever is not defined here raises PermissionError. `find` is called whenever studies are
-    # listed: a new run appears, a deleted one goes. Each source keeps its ids: none is another
-    # run's later.
+    # listed, so that new runs appear. Each source keeps its ids: none is another run's later.
 
     def __init__(self, find: Callable[[], Sources]):
         self._find = find

@@ -74,8 +74,7 @@ def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
 
 
 def read_rows(run: RunRecord) -> JudgedRows | None:
-    """Read labels and the unpruned model's logits; None if an earlier version kept none, or if the
-    file is damaged."""
+    """Read labels and the unpruned model's logits; None if there are none or they are damaged."""
     arrays = _read(RunFolder(run.folder).rows)
     try:
         rows = JudgedRows(

@@ -21,8 +21,7 @@ def damaged_trials(run: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
 
 
 def damages(folder: Path) -> list[str]:
-    """Lines on the damaged files of a trial, by path within `folder`, and on missing files that it
-    needs."""
+    """Lines on a trial's damaged files, by path in `folder`, and on needed ones that are gone."""
     gone = [name for name in _NEEDED if folder.is_dir() and not (folder / name).exists()]
     files = [*folder.glob("*"), *folder.glob("*/**/*")]  # a model may be a link
     files = [file for file in files if not file.name.startswith("._")]  # macOS adds them to copies

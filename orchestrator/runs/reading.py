@@ -26,8 +26,7 @@ def read_json(file: Path) -> Any:
 
 
 def as_type(hint: Any, value: Any, where: str) -> Any:
-    """Convert a value to this type, lists to tuples. Raises RunError, which names `where` it is
-    from, if it does not fit."""
+    """Convert a value to this type, lists to tuples. Raises RunError, which names `where`."""
     try:
         value = _frozen(value)
         right = wanted(hint, value)

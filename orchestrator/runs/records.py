@@ -100,8 +100,7 @@ class TrialRecord:
 
     @property
     def feasible(self) -> bool:
-        """Whether the trial finished inside its budget, meets the aims of the study, and is not
-        known to be damaged."""
+        """Whether the trial finished inside its budget, meets all aims and is not damaged."""
         return self.result is not None and self.result.missed is None and not self.damage
 
 
@@ -121,8 +120,7 @@ class RunRecord:
     folder: Path
     """The run folder."""
     metric_name: str
-    """Name of the metric: "accuracy", or "accuracy in onnxruntime-int8" if an engine of few bits
-    scored."""
+    """Name of the metric: "accuracy"; of an engine of few bits "accuracy in onnxruntime-int8"."""
     unpruned: UnprunedResult
     """Scores and cost of the unpruned model."""
     trials: tuple[TrialRecord, ...]
@@ -278,8 +276,7 @@ def load_optuna_study(folder: Path) -> optuna.Study:
 
 
 def own_study(name: str, storage: BaseStorage) -> optuna.Study:
-    """Load a study of a storage, without trials of other programs (`own_trials`). Raises
-    KeyError."""
+    """Load a study without trials of other programs (`own_trials`). Raises KeyError."""
     return FilteredStudy(name, storage, own_trials)
 
 

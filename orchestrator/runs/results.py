@@ -40,8 +40,7 @@ class Measured(Score):
     objective: Literal["metric", "divergence"] = "metric"
     """Objective beside the cost: `Study.objective`."""
     beside: Mapping[str, float] = field(default_factory=dict)
-    """Scores on other tasks, or of their teachers, and what was forgotten; by name, such as "rte
-    accuracy"."""
+    """Scores on other tasks and what was forgotten, or of their teachers: "rte accuracy"."""
 
     def value(self, heldout: bool = False) -> float:
         """The objective on the selection split, or held out: metric (up) or divergence (down)."""
@@ -151,8 +150,7 @@ def markdown(text: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class UnprunedResult(Measured):
-    """Scores of the teacher, from which the students are cut, or learn if they are another
-    model."""
+    """Scores of the teacher, which the students are cut from or only learn from."""
 
     student_is_new: bool
     """Whether the students are cut from another checkpoint, which then has ratio 1."""
@@ -172,8 +170,7 @@ class TrialResult(Measured):
     tolerance: Finite
     """t: the reached ratio should lie in [(1 - t) R, (1 + t) R]."""
     budget_unit: str
-    """Unit of the ratio R: the unit of the cost; or FLOPs if the cost depends on bits, which are
-    not chosen with the units."""
+    """Unit of the ratio R: that of the cost, or FLOPs if the cost depends on bits."""
     aims: Mapping[str, float] = field(default_factory=dict)
     """Violation of each aim of the study ("metric >= 0.85"), as a share; at most 0 if met."""
 

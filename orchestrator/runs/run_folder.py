@@ -139,8 +139,7 @@ class RunFolder:
             return False
 
     def existing(self) -> Self:
-        """Return the folder if it holds a run, itself and not by links. Raises RunError
-        otherwise."""
+        """Return the folder. Raises RunError unless it holds a run, itself and not by links."""
         self.check_no_links()
         if not self.exists():
             if self.path.is_dir() and not os.access(self.path, os.X_OK):

@@ -1,5 +1,4 @@
-"""Files of a trial: architecture with its picture, result, curve, model. Reading them needs no
-torch."""
+"""Files of a trial: architecture, picture, result, curve, model. Reading needs no torch."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ def _write(folder: Path, task: ScoredOutcome) -> None:
 
 
 def copy_trial(source: Path, folder: Path) -> None:
-    """Write the folder of a trial that repeats another, atomically, with hard links where
-    possible."""
+    """Copy a trial's folder for one that repeats it, atomically, with hard links if possible."""
     with atomic_write(folder) as unfinished:
         shutil.copytree(source, unfinished, copy_function=link_or_copy)
 

@@ -185,9 +185,8 @@ class _Sqlite(RDBStorage):
 
 
 def _read_sqlite(path: Path) -> RDBStorage:
-    """Open SQLite read-only. In a folder that cannot be written it is opened as immutable, unless
-    WAL files lie beside it: a new connection for each query, as an open one would not see later
-    changes."""
+    """Open SQLite read-only; in a folder that cannot be written as immutable, unless WAL files lie
+    beside it, with a connection a query: an open one would not see later changes."""
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         query = {"mode": "rw"}
     elif path.with_name(f"{path.name}-wal").exists():

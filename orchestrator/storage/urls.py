@@ -22,8 +22,7 @@ _HERE = ("", "localhost", "127.0.0.1", "::1")
 _named: dict[tuple[object, ...], URL] = {}
 # Settings that the URL of a run folder may have behind its "?".
 _PLACE = ("host", "port", "unix_socket")
-# Settings that a user's URL may have there. PyMySQL would read any file of this machine that a URL
-# tells it to.
+# Settings that a user's URL may have there: one could make PyMySQL read any file.
 _SETTINGS = (
     *_PLACE,
     *("charset", "sslmode", "sslrootcert", "sslcert", "sslkey", "ssl_ca", "ssl_check_hostname"),

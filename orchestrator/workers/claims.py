@@ -42,13 +42,11 @@ _MOST_DEATHS = 2  # after one more the knobs are dropped: they may be what kills
 ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
 """Errors that Optuna raises for an attribute or a value of a trial that has already ended."""
 Retry = Literal["never", "always", "limited"]
-"""Whether the knobs of a failed trial are tried again; "limited": as after the death of a
-worker."""
+"""Whether knobs of a failed trial are tried again; "limited": as after a worker's death."""
 
 
 class Claims:
-    """Queue of a study's trials for one worker. Workers claim in turn, under a lock of the run
-    folder."""
+    """Queue of a study's trials for a worker; workers claim in turn, under a lock of the folder."""
 
     # So the trials that are still wanted are counted once, and a running trial that names no worker
     # can only be left from one that died between two writes.
@@ -194,8 +192,7 @@ def fail_trial(
     why: Mapping[str, Any],
     retry: Retry = "never",
 ) -> bool:
-    """Fail a running trial and remove what it has written; False if it has ended already. `why`
-    becomes attributes of it."""
+    """Fail a running trial, with attributes `why`, and remove its files; False if it has ended."""
     trial = all_trials(optuna_study)[number]
     if trial.state is not TrialState.RUNNING:
         return False
@@ -238,8 +235,7 @@ def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bo
 
 
 def _deaths(trial: FrozenTrial) -> int | None:
-    """Number of workers that died with these knobs alone, and now with this trial; None if its
-    search had not begun."""
+    """Number of workers that died with these knobs alone; None if the search had not begun."""
     deaths, together = trial.user_attrs.get(DEATHS_ALONE), trial.user_attrs.get(POPULATION)
     return deaths if together is None else (deaths or 0) + (together == 1)
 
@@ -287,8 +283,7 @@ class Finished:
     def new_and_repeats(
         self, members: Sequence[NumberedMethod]
     ) -> tuple[list[NumberedMethod], list[NumberedMethod]]:
-        """Split members into those to search and those that repeat a finished trial or another
-        member."""
+        """Split members into new ones and those that repeat a finished trial or another member."""
         self._read_finished()
         new: dict[SearchMethod, NumberedMethod] = {}
         repeats = []

@@ -65,8 +65,7 @@ def workers_of(optuna_study: optuna.Study, where: str = "the study") -> dict[str
 class Heartbeat:
     """Lock of a worker, and the thread that alone writes its record."""
 
-    # One writer, so that no beat, which the storage may take minutes later, comes after the word
-    # that the worker has ended.
+    # One writer, so that no beat, which the storage may take late, comes after the word of the end.
 
     def __init__(
         self, optuna_study: optuna.Study, folder: RunFolder, device: str, beat: float = BEAT

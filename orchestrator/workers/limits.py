@@ -1,5 +1,4 @@
-"""Decide whether a launch takes more trials: by their number, its time, and whether the front
-grows."""
+"""Decide whether a launch takes more trials: by number, time and growth of the front."""
 
 import math
 import time
@@ -32,8 +31,7 @@ def begin_launch(optuna_study: optuna.Study, timeout: float | None) -> None:
 
 def why_it_ends(optuna_study: optuna.Study, patience: int | None) -> str | None:
     """Reason to take no more trials though some are wanted; None to continue."""
-    # A front that has stopped growing ends all workers from then on, although a trial that still
-    # runs may make it grow.
+    # Once the front has stopped growing all workers end, though a running trial may make it grow.
     attributes = optuna_study.user_attrs
     until, stopped = attributes.get(UNTIL), attributes.get(STOPPED)
     if until is not None:
@@ -52,8 +50,7 @@ def why_it_ends(optuna_study: optuna.Study, patience: int | None) -> str | None:
 
 
 def last_growth(trials: Sequence[FinishedTrial]) -> int:
-    """Number of trials, in order of their ends, up to the last that added to the front's
-    hypervolume; 0 if none did."""
+    """Number of trials, by their ends, up to the last that added hypervolume; 0 if none did."""
     # The volume is counted from the cost of the unpruned model and from a metric of 0, of a
     # divergence from infinity. So a trial adds to it that costs less, is better than that, and is
     # matched by no earlier one in both objectives.

@@ -65,8 +65,7 @@ class LaunchOptions:
         return (self.workers, self.backend, self.cluster) == (1, "loky", None)
 
     def applied(self, study: Study) -> tuple[Study, RunFolder]:
-        """Apply the options: the study and its folder. Raises RunError if `study` is no Study, such
-        as the name of a file."""
+        """Apply the options: the study and its folder. Raises RunError if `study` is no Study."""
         if not isinstance(study, Study):
             raise RunError(
                 f"a launch takes a Study, not a {type(study).__name__}; read one from a file with "

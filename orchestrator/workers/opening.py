@@ -151,8 +151,7 @@ def ask_first(optuna_study: optuna.Study, study: Study) -> None:
 def join_study(
     study: Study, folder: RunFolder, storage: BaseStorage, definition: dict[str, str]
 ) -> optuna.Study:
-    """Open the Optuna study of a running launch for another worker. Raises RunError if there is
-    none, or if it is another."""
+    """Open a running launch's Optuna study for a worker. Raises RunError for none or another."""
     if study.name not in optuna.get_all_study_names(storage):
         raise RunError(
             f"the storage holds no study '{study.name}'; start it with `maskfront run STUDY.py`"

@@ -69,8 +69,7 @@ class LaunchProgress:
         self._line(name)
 
     def trial_ended(self, line: str, *, counts: bool) -> None:
-        """Show the end of a trial; `line` is its result, and `counts` whether it counts as
-        finished."""
+        """Show the end of a trial, its result in `line`; `counts` if it counts as finished."""
         self._bars.advance(self._population)
         if counts:
             self._bars.advance(self._study)
@@ -80,8 +79,7 @@ class LaunchProgress:
         say(self._console, f"{self._speaker}{line}")
 
     def search(self, limit: float | None) -> None:
-        """Start the clock of a search; after `limit` seconds its next step raises
-        TrialTimeoutError."""
+        """Start the clock of a search: steps after `limit` seconds raise TrialTimeoutError."""
         self._limit = math.inf if limit is None else limit
         self._until = _at_work() + self._limit
 

@@ -57,8 +57,7 @@ def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -
 def warm_start(
     study: Study, definition: Mapping[str, str], features: Mapping[str, float]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Knobs to begin with, each with a text that names its source. Raises RunError for a run of
-    other knobs."""
+    """Knobs to begin with, each with its source. Raises RunError for a run of other knobs."""
     # First the largest and the smallest target ratio of the space, if it has one, the other knobs
     # drawn: the ends of the front. Then the fronts of the runs, at most half of the wanted trials:
     # that of the nearest task first (`distances`), of equally near ones that of the most similar

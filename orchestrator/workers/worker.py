@@ -44,8 +44,7 @@ from orchestrator.workers.limits import finished_trials, why_it_ends
 from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 
 Callback = Callable[[RunRecord], object]
-"""Function that is called with the current run when trials have ended; a worker does not import
-reports."""
+"""Function called with the current run when trials end; workers do not import reports."""
 
 # A worker gives up when this many trials in a row have failed, in two populations at least, or when
 # all of its first two populations have.
@@ -150,8 +149,7 @@ class Worker:
             self.optuna_study.set_metric_names([by, unpruned.unit])
 
     def _yardstick(self, bench: Workbench) -> dict[str, Any]:
-        """Objective, units of cost, and sizes of the unpruned model, which all trials of a run must
-        share."""
+        """Objective, units and sizes of the unpruned model, which all trials of a run share."""
         return {
             "objective": self.study.objective,
             "unit": bench.problem.counted.cost.unit,
@@ -205,8 +203,7 @@ class Worker:
         return members
 
     def _search(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
-        """Search these trials as one population; in halves if memory is too small, or if one trial
-        raises, to spare the others."""
+        """Search trials as one population; in halves if memory is too small or a trial raises."""
         reason, ended = self._outcomes(group)
         left = [(number, method) for number, method in group if number in self.running]
         raised = ended == "raised" and len(self.failed) < _MOST_FAILURES
@@ -225,8 +222,7 @@ class Worker:
     def _outcomes(
         self, group: Sequence[tuple[int, SearchMethod]]
     ) -> tuple[str, Literal["done", "raised", "out of memory"]]:
-        """Search and report; returns why trials without an outcome have none, and how the search
-        ended."""
+        """Search and report; returns why trials have no outcome, and how the search ended."""
         methods = [method for _, method in group]
         self._record_how(group)
         self.progress.search(self.study.trial_timeout)
@@ -414,8 +410,7 @@ def call_back(
     folder: RunFolder,
     note: Callable[[str], object],
 ) -> None:
-    """Call each callback with the current run; a callback that fails is noted and costs no
-    trial."""
+    """Call each callback with the current run; one that fails is noted and costs no trial."""
     if not callbacks:
         return
     record = record_of(optuna_study, folder.path)

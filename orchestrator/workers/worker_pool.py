@@ -149,8 +149,7 @@ def _work(packed: bytes, number: int, arguments: Mapping[str, Any], own_process:
 def _processes(
     jobs: Sequence[tuple[Any, ...]], environments: Sequence[dict[str, str]]
 ) -> Iterator[list[Future[Ended]]]:
-    """Start a process for each job, each with its own executor: if a process dies, loky ends its
-    whole pool."""
+    """Start a process for each job, each in its own pool: if one dies, loky ends its whole pool."""
     pools = [
         ProcessPoolExecutor(
             max_workers=1, env=environment, initializer=begin_worker, initargs=(os.getpid(),)
