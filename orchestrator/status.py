@@ -53,8 +53,7 @@ class Status:
     per_hour: float | None  # of the last trials that finished; None before there are any
     seconds_left: float | None  # at this rate; None if no worker is alive
     workers: tuple[dict[str, Any], ...]
-    """State of each worker that has not ended: name, host, pid, device, running trials, whether
-    alive, seconds since its last beat."""
+    """State of each worker that has not ended: where it is, what it runs, its last beat."""
     front: tuple[FinishedTrial, ...]
     failures: dict[str, int]  # how often trials failed, by reason
     foreign: tuple[int, ...]  # numbers of trials that another program made
@@ -98,12 +97,10 @@ class Status:
             lines.append(
                 f"worker     {worker['name']} on {worker['device']}: {doing}, last beat {beat} ago"
             )
-        for trial in self.front:
-            lines.append(f"front      {_front_text(trial)}")
+        lines += [f"front      {_front_text(trial)}" for trial in self.front]
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
         lines += [f"foreign    {foreign_note(self.foreign)}"] if self.foreign else []
-        for number, files in self.damaged.items():
-            lines.append(f"damaged    trial {number}: {'; '.join(files)}")
+        lines += [f"damaged    trial {n}: {'; '.join(files)}" for n, files in self.damaged.items()]
         return lines
 
 

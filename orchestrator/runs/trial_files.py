@@ -16,6 +16,7 @@ from orchestrator.errors import RunError
 from orchestrator.runs.answers import write_answers
 from orchestrator.runs.reading import as_type, read_json
 from orchestrator.runs.run_folder import ANSWERS, MODEL, link_or_copy
+from orchestrator.runs.sizes import Sizes, in_words, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from objectives.metric import Logits
     from objectives.search_method import SearchResult
     from orchestrator.runs.results import TrialResult
-
-
-from orchestrator.runs.sizes import Sizes, in_words, shown
 
 _ROW, _CELL = 26, 19
 _BAR, _KIND = 176, 320  # widths of a bar, and of a bar with its number
