@@ -28,8 +28,7 @@ def definition_of(
     augmentation: Mapping[str, object] | None = None,
     beside: Mapping[str, tuple[str, str]] | None = None,
 ) -> dict[str, str]:
-    """Everything that decides a trial's result, by name: settings of the study, and fingerprints of
-    text, teacher, student and, in `beside`, other tasks."""
+    """Everything that decides a trial's result, by name: settings and fingerprints of inputs."""
     # A folder's name and a function's identity do not count, but what they hold does.
     parts: dict[str, Any] = {
         "name": study.name,

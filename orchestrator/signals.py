@@ -45,8 +45,7 @@ def _stop(_signal: int, _frame: object) -> None:
 
 
 def check_interrupted() -> None:
-    """Raise KeyboardInterrupt if a signal was swallowed: callbacks, finalisers and libraries may
-    catch what a signal raises inside them."""
+    """Raise KeyboardInterrupt if a callback, finaliser or library swallowed that of a signal."""
     if _asked_to_stop:
         raise KeyboardInterrupt
 

@@ -50,8 +50,7 @@ def tune_teacher(
 def _best(
     study: Study, optuna_study: optuna.Study, session: Session, fine_tune: FineTune
 ) -> PreTrainedModel:
-    """Run the tuning trials and return the classifier of the lowest loss. Trials that a killed
-    launch has finished are not run again."""
+    """Run the tuning trials that are left; returns the classifier of the lowest loss."""
     tuning, best_model = _opened(study, optuna_study), None
     while len(tuning.get_trials(deepcopy=False, states=_ENDED)) < study.teacher.trials:
         trial = tuning.ask()

@@ -83,8 +83,7 @@ class Speed:
         return self.reference_model if trial is None else self.models[trial]
 
     def unpruned_model(self, unpruned: UnprunedResult) -> Timing | None:
-        """Timing of the run's unpruned model; None if another was timed, or if the students are cut
-        from a model that is not the teacher."""
+        """Timing of the unpruned model; None if not timed, or if students are not cut from it."""
         cut_from = self.reference == "unpruned" and not unpruned.student_is_new
         return self.reference_model if cut_from else None
 

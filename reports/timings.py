@@ -25,8 +25,7 @@ def timings_document(bench: Bench) -> dict[str, Any]:
 
 
 def timings_table(bench: Bench) -> Table:
-    """Table of megabytes, milliseconds with their 95th percentile, speed-ups over the reference,
-    and scores of fewer bits where measured."""
+    """Table of megabytes, milliseconds, speed-ups over the reference and scores of fewer bits."""
     conditions = bench.conditions
     caption = [
         f"speed-up: times as fast as {escape(_short(bench.reference))} in its fastest float32"

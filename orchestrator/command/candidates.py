@@ -238,8 +238,7 @@ class Candidates:
     def _measured(
         self, folder: Path, out: Path, found: Cascade, rows: GateRows
     ) -> tuple[Deployed, NDArray[Any]]:
-        """Measure times and held-out answers of the folder, which will be moved to `out`; also
-        returns the classes that it answered."""
+        """Measure times and answers of `folder`, which becomes `out`; also returns its classes."""
         texts = deployed.texts_of(self.inputs, "heldout")
         opened = [Classifier(folder), *(self.classifier(None, engine) for engine in self.engines)]
         times = deployed.text_to_label(opened, texts[: 2 * _TIMED], say=self.say)

@@ -137,8 +137,7 @@ def _is_cut(run: RunRecord, number: int) -> bool:
 
 
 def _loss(study: Study) -> Loss:
-    """Loss of `Polish`; "prediction" if the teacher has nothing but answers, or if all methods of
-    the study learn from answers alone."""
+    """Loss of `Polish`; "prediction" if the teacher, or all methods, have answers alone."""
     if only_answers_of(study.teacher, study.student):
         return "prediction"
     settings = [value for method in study.methods.values() for value in vars(method).values()]

@@ -354,8 +354,7 @@ def with_damage(trials: Sequence[TrialRecord], folder: Path) -> list[TrialRecord
 
 
 def trials_of(study: optuna.Study) -> list[FrozenTrial]:
-    """Read all trials of a study with garbage collection off: scanning thousands of live trials
-    again and again takes longer than reading them."""
+    """Read all trials with garbage collection off: to scan thousands of live ones takes longer."""
     collected = gc.isenabled()
     gc.disable()
     try:

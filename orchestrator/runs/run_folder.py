@@ -151,8 +151,7 @@ class RunFolder:
         return self
 
     def check_no_links(self) -> None:
-        """Raise RunError if a part of the run is a link to elsewhere: it would be shown or
-        overwritten, though it may belong to nobody's run."""
+        """Raise RunError if a part of the run is a link: it may lead to what is nobody's run."""
         for name in ("artifacts", "cache", "trials", "workers"):
             if (part := self.path / name).is_symlink():
                 raise RunError(f"'{part}' is a link; put the folder itself there")

@@ -147,8 +147,7 @@ def _open_sqlite(path: Path) -> RDBStorage:
 
 
 def _make_sqlite(path: Path) -> None:
-    """Create an empty database atomically, by one process at a time: others would create the same
-    tables, and readers would see half of them."""
+    """Create an empty database, whole, by one process at a time: others would make its tables."""
     with kernel_lock(turns := path.with_name(f".{path.name}.lock")):
         if not path.exists():
             for left in ("-wal", "-shm"):  # of a deleted one; SQLite would take them for this one's
@@ -171,8 +170,7 @@ def _empty_sqlite() -> bytes:
 
 
 class _Sqlite(RDBStorage):
-    """SQLite storage that syncs its log at the end of each trial, to survive a power cut;
-    synchronous=FULL would sync at each write."""
+    """SQLite storage that syncs its log when a trial ends; synchronous=FULL would at each write."""
 
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None

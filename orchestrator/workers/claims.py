@@ -138,8 +138,7 @@ class Claims:
                 return
 
     def _check_home(self) -> None:
-        """Raise RunError if another launch, which began at the same moment, has bound the study to
-        its own folder: models would lie in two places."""
+        """Raise RunError if another launch at the same moment has bound the study to its folder."""
         home = self._optuna_study.user_attrs.get(HOME)
         here = (self._folder.identity, self._folder.inode)
         if home is not None and here != (home["folder"], home.get("inode", here[1])):
@@ -219,8 +218,7 @@ def remove_files(
 
 
 def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bool) -> None:
-    """Enqueue the knobs of a trial that is about to be failed, unless a killed worker did already;
-    `limited` if its worker died or ended with it."""
+    """Enqueue the knobs of a trial about to be failed, once; `limited` if its worker died."""
     # A death counts against knobs that trained alone, which are dropped after `_MOST_DEATHS`; where
     # others trained beside them, any of these may be to blame, so that each is tried alone.
     # Optuna's own retry would carry over artifacts, and constraints, which cannot be set twice.

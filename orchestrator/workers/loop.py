@@ -162,8 +162,7 @@ def run_study(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """Run the study in this process, without a report: see `orchestrator.launch`. The callbacks are
-    called with the run after each population."""
+    """Run the study in this process, without a report; callbacks are called after populations."""
     study, folder = options.applied(study)
     device = choose_device(options.device)
     note = partial(say, console or Console())

@@ -111,8 +111,7 @@ class Worker:
                 )
 
     def _record_unpruned(self) -> None:
-        """Record the teacher's score and name the two objectives. Raises RunError if earlier trials
-        of the run were measured differently."""
+        """Record the teacher's score; name the objectives. Raises RunError if ratio 1 changed."""
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
             **self._yardstick(self.bench),

@@ -19,9 +19,8 @@ _WORK = ("FLOPs", "latency", "bit operations")
 
 
 def cascades_of(run: RunRecord) -> list[Cascade]:
-    """Front of a run's cascades, by rising cost in the unit of the run. None for a run that
-    compares divergences or numbers, has several labels a text, counts a stored size, or is of an
-    earlier version and kept no answers."""
+    """Front of a run's cascades, by rising cost. Empty if the run compares divergences or numbers,
+    has several labels a text, counts a stored size, or kept no answers."""
     unpruned, judged = run.unpruned, read_rows(run)
     if judged is None or unpruned.cost_name not in _WORK or unpruned.objective != "metric":
         return []
