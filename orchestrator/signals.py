@@ -1,7 +1,5 @@
-"""Signals from outside: Ctrl-C, a terminal that closes, a parent that dies.
-
-Imports the standard library alone: a worker looks after its parent before it loads anything else.
-"""
+"""Signals from outside: Ctrl-C, a terminal that closes, a parent that dies. Imports the standard
+library alone: a worker looks after its parent before it loads anything else."""
 
 import ctypes
 import errno

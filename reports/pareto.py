@@ -31,11 +31,9 @@ class Paired:
     def surely_matched(
         self, front: Sequence[FinishedTrial], others: Sequence[FinishedTrial]
     ) -> set[int]:
-        """Numbers of the trials that are surely no better than a model of the front of at most
-        their cost: on all rows, with 95% confidence.
-
-        The level is Bonferroni's for as many comparisons as the run has finished trials. Where
-        answers are gone the metrics alone decide."""
+        """Numbers of the trials that are surely no better than a front's model of at most their
+        cost: on all rows, at 95% by Bonferroni over the run's finished trials. Where answers are
+        gone the metrics alone decide."""
         sure = NormalDist().inv_cdf(1 - (1 - _LEVEL) / max(1, len(self.run.finished)))
         matched, unsure = set[int](), []
         costs, metrics, widths = np.array([_numbers(member) for member in front]).reshape(-1, 3).T

@@ -85,10 +85,9 @@ def _fewest_rows(loss: float) -> int:
 def cheapest_within(
     lost: Sequence[float], most_lost: Callable[[int], float | None], margin: float
 ) -> tuple[int, bool] | None:
-    """Index of the cheapest model of a front that loses at most a margin, and whether it surely
-    does: of the first by rising cost whose upper end, `most_lost` by its index, is within the
-    margin, or if there is none of the first that seems to be. None if none seems to be.
-    """
+    """Index of the cheapest model of a front, by rising cost, that loses at most a margin, and
+    whether it surely does: by its upper end, `most_lost`, else by its loss. None if none seems
+    to."""
     seems = [index for index, loss in enumerate(lost) if loss <= margin]
     for index in seems:
         most = most_lost(index)
@@ -100,11 +99,9 @@ def cheapest_within(
 def optimism(
     metrics_M: Floats, samples_MR: Floats, unpruned_R: Floats, wider_M: Floats, loss: float
 ) -> float:
-    """How much higher the metric of the model that `cheapest_within` takes is than on other rows.
-
-    Metrics are those on all selection rows and on samples of them. The upper end of what a model
-    loses is wider by `wider_M`; the margin is a share of the unpruned metric.
-    """
+    """How much higher the metric of the model that `cheapest_within` takes is than on other rows,
+    by metrics on all selection rows and on samples of them. `wider_M` is the width of what a model
+    may lose beyond its loss, `loss` the margin as a share of the unpruned metric."""
     gains = []
     for sample_M, unpruned in zip(samples_MR.T, unpruned_R, strict=True):
         cheaper_M = np.maximum.accumulate(np.concatenate([[-np.inf], sample_M[:-1]]))
@@ -132,11 +129,9 @@ def recommendations(view: ParetoView) -> list[Recommendation]:
     """The `recommended` model; then the knee and the cheapest models within 1% and 3% of the
     unpruned metric, by falling cost.
 
-    A model is within a loss if the upper end of the paired 95% interval of what it loses is; if
-    none is, the cheapest that seems to be is named, with the rows that would tell. Where answers
-    are not known the metrics alone decide. A model that answers several questions stands there
-    once.
-    """
+    A model is within a loss if the upper end of its paired 95% interval is. If none is, the
+    cheapest that seems to be is named, with the rows that would tell. Without answers the metrics
+    decide."""
     first = recommended(view.run)
     wanted: dict[int, list[str]] = {} if first is None else {first.number: ["recommended"]}
     expected: dict[int, float | None] = {}
@@ -201,13 +196,12 @@ def _expected(view: ParetoView, chosen: FinishedTrial) -> float | None:
 
 
 def knee(front: Sequence[Measured]) -> int | None:
-    """Place of the knee in a front that is sorted by rising cost.
+    """Place of the knee in a front by rising cost; None if no point lies above the line that joins
+    its ends.
 
-    Both axes are scaled to [0, 1] from the cheapest to the costliest model of the front, costs by
-    their logarithms where they are `wide`. The knee is the point furthest above the line that joins
-    the two (Satopaa et al. 2011, "Finding a Kneedle in a haystack", without smoothing); of equals
-    the cheapest. None if no point lies above it.
-    """
+    Both axes are scaled to [0, 1], costs by their logarithms where they are `wide`. The knee is the
+    point furthest above the line (Satopaa et al. 2011, "Finding a Kneedle in a haystack", without
+    smoothing); of equals the cheapest."""
     if len(front) < 3:
         return None
     worths, costs = [model.worth for model in front], [model.cost for model in front]

@@ -1,7 +1,5 @@
-"""`cascade`: models of a run in one folder, each asked where the one before it is unsure.
-
-The models are timed from text to label on the run's own texts; the cheapest cascade that passes
-the gate is written and measured again."""
+"""`cascade`: models of a run in one folder, each asked where the one before it is unsure. They are
+timed on the run's own texts; the cheapest cascade that passes the gate is written."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
-"""The command `maskfront`: verbs that make something. Those that only read are in `reading`.
-
-Of orchestrator/ only `command/` may import reports: it is the composition root.
-"""
+"""The command `maskfront`: verbs that make something; those that only read are in `reading`. Of
+orchestrator/ only `command/`, the composition root, may import reports."""
 
 import re
 import shlex

@@ -1,7 +1,5 @@
-"""`compress`: from a classifier and a file of texts to a small and fast model in minutes.
-
-A study of cuts, cells and a distilled cut; the fastest of its models that passes a gate is written,
-alone or as a cascade."""
+"""`compress`: from a classifier and texts to a small and fast model in minutes, by a study of cuts,
+cells and a distilled cut. The fastest model or cascade that passes a gate is written."""
 
 from __future__ import annotations
 

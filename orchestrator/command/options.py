@@ -75,10 +75,8 @@ def flag(parameter: str) -> str:
 
 def takes(source: str, *without: str) -> Callable[[_Verb], _Verb]:
     """Give a verb the options of a Python function, named "module:function", for its `**options`.
-
-    The verb's own positional parameters come first and replace those of the function. `without`
-    names parameters that are no option; one whose type is not in `_TYPES` (a study) is none.
-    """
+    Its own positional parameters come first and replace those of the function; parameters
+    `without`, and those whose type is not in `_TYPES` (a study), are no options."""
 
     def with_options(verb: _Verb) -> _Verb:
         signature = inspect.signature(verb)
@@ -126,10 +124,8 @@ def _options(source: str) -> Iterator[inspect.Parameter]:
 
 
 def _declaration(module: str, name: str) -> ast.FunctionDef:
-    """Find a function, or a method "Class.name", in the source of its module.
-
-    Its module is not imported: help must not wait for torch.
-    """
+    """Find a function, or a method "Class.name", in the source of its module, which is not
+    imported: help must not wait for torch."""
     body = _module(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
     *classes, function = name.split(".")
     for owner in classes:

@@ -1,8 +1,5 @@
-"""Logits of a run's models on the selection and held-out rows, as files.
-
-Cascades, ensembles and paired comparisons are computed from these, without running a model again.
-Float32, so that the likeliest class is the one that was scored. Imports no torch.
-"""
+"""Logits of a run's models on the selection and held-out rows, as files for cascades, ensembles and
+paired comparisons. In float32, so that the likeliest class is the one that was scored. No torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
-"""Sizes of a model's layers, as pictures and reports show them.
-
-A kind of units has a number for each layer. Kinds of another model than BERT go by their own names.
-"""
+"""Sizes of a model's layers, as pictures and reports show them: a number for each layer and kind of
+units. Kinds of another model than BERT go by their own names."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest

@@ -1,10 +1,7 @@
-"""Detect live workers in two ways, as neither is enough alone.
-
-A worker holds a lock that ends with its process: those of its machine know at once that it died.
-Other machines may not see the lock (not every shared folder passes locks on, and a machine that is
-gone releases none): for them it beats into the storage. Optuna's own heartbeats exist inside
-`Study.optimize` alone, and not for journals or the proxy.
-"""
+"""Detect live workers in two ways. A worker holds a lock that ends with its process: those of its
+machine know at once that it died. Others may not see the lock (not every shared folder passes locks
+on, and a machine that is gone releases none): for them it beats into the storage. Optuna's own
+heartbeats exist inside `Study.optimize` alone, and not for journals or the proxy."""
 
 import os
 import secrets

@@ -32,11 +32,8 @@ _Levels = dict[int, tuple[float, str, str]]
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
-    """Draw the objective on the selection split against the ratio of cost.
-
-    A point carries the indices of its run and its trial, from which the page opens its card and
-    takes its size in another unit.
-    """
+    """Draw the objective on the selection split against the ratio of cost. A point carries its
+    run's and trial's indices, by which the page opens a card and takes the size in another unit."""
     figure = go.Figure()
     for index, run in enumerate(overlay.runs):
         _Drawing(figure, overlay, index, run).draw()
@@ -77,12 +74,8 @@ def front_figure(overlay: Overlay) -> go.Figure:
 
 
 def add_served(figure: go.Figure, overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> None:
-    """Add the models that were scored with other bits than the run's own, by other marks.
-
-    They have no position on an axis of FLOPs: the page shows them when its axis is switched to
-    milliseconds. A point carries the indices of its run and its trial (None: unpruned), and its
-    engine.
-    """
+    """Add the models that were scored with other bits than the run's own, for an axis of
+    milliseconds. A point carries the indices of run and trial (None: unpruned), and its engine."""
     if overlay.by_divergence:
         return  # they were scored by the metric
     for index, (run, of_run) in enumerate(zip(overlay.runs, speeds, strict=True)):

@@ -40,11 +40,9 @@ class Hypervolume:
 
 
 def reference_point(worth: float) -> tuple[float, float]:
-    """The worst corner (worth, ratio) of the hypervolume: half the unpruned worth at ratio 1.
-
-    It depends on the task alone, so that runs can be compared. Where the unpruned worth is 0 or
-    less, as a correlation may be and a divergence always is, it is that worth less 1.
-    """
+    """The worst corner (worth, ratio) of the hypervolume, by the task alone: half the unpruned
+    worth at ratio 1; that worth less 1 if it is 0 or less, as correlations may be and divergences
+    are."""
     return (worth / 2 if worth > 0 else worth - 1, 1.0)
 
 
@@ -61,10 +59,8 @@ def hypervolume(run: RunRecord) -> Hypervolume:
 
 
 def share_covered(steps: Steps, unpruned: float) -> float:
-    """The area under a step curve (ratio, metric), as a share of that under the metric `unpruned`.
-
-    Both are counted from `reference_point`. Of a front it is the hypervolume.
-    """
+    """The area under a step curve (ratio, metric), from `reference_point`, as a share of that under
+    the metric `unpruned`. Of a front it is the hypervolume."""
     worst, last = reference_point(unpruned)
     return area(steps, worst, last) / ((unpruned - worst) * last)
 
@@ -78,10 +74,8 @@ def area(steps: Steps, worst: float, last: float) -> float:
 
 
 def quartiles(histories: Sequence[Steps]) -> tuple[list[float], list[list[float]]]:
-    """Every x at which one of several step curves (x, y) steps, and the quartiles of all there.
-
-    A curve is 0 before its first step. The result ends where the shortest curve ends.
-    """
+    """Every x at which one of several step curves (x, y) steps, up to the end of the shortest, and
+    the quartiles of all there. A curve is 0 before its first step."""
     end = min(history[-1][0] for history in histories)
     steps = sorted({x for history in histories for x, _ in history if x <= end})
     heights = [[_height(history, x) for history in histories] for x in steps]
@@ -94,10 +88,9 @@ def _height(steps: Steps, x: float) -> float:
 
 
 def importances(run: RunRecord) -> dict[str, dict[str, float]]:
-    """Importance of each knob for the best 10% of each objective (PED-ANOVA), summing to 1.
-
-    Optuna's measure takes low values for good, so objectives to maximise are negated. With several
-    methods the knobs of each sum to 1. Empty below `FEWEST` trials, and if nothing is tuned."""
+    """Importance of each knob for the best 10% of each objective (PED-ANOVA), summing to 1 for each
+    method. Optuna's measure takes low values for good, so objectives to maximise are negated. Empty
+    below `FEWEST` finished trials, and if nothing is tuned."""
     groups: dict[str, list[FinishedTrial]] = {}
     for trial in run.finished:
         groups.setdefault(str(trial.knobs.get(METHOD, "")), []).append(trial)

@@ -61,10 +61,9 @@ def write_picture(figure: go.Figure, target: Path) -> Path:
 
 
 def _draw(figure: go.Figure, kind: str) -> bytes:
-    """Figure as the bytes of a file of this kind, empty if that fails.
-
-    Runs in a process of its own: kaleido waits forever for a browser that hangs, which happens now
-    and then, and a new one rarely does. The browser ends with the process that it talks to."""
+    """Figure as the bytes of a file of this kind, empty if that fails. In a process of its own:
+    kaleido waits forever for a browser that hangs, which happens now and then, and a new one rarely
+    does."""
     if find_spec("kaleido") is None:
         return b""
     for _ in range(2):
