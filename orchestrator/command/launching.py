@@ -100,7 +100,8 @@ def launch(
         cluster=cluster,
         timeout=timeout,
     )
-    engine = run_study if options.in_process else launch_workers
+    in_process = (options.workers, backend, cluster) == (1, "loky", None)
+    engine = run_study if in_process else launch_workers
     try:
         record = engine(
             study,

@@ -59,11 +59,6 @@ class LaunchOptions:
     cluster: str | None = None
     timeout: float | None = None
 
-    @property
-    def in_process(self) -> bool:
-        """Whether the launching process is the only worker."""
-        return (self.workers, self.backend, self.cluster) == (1, "loky", None)
-
     def applied(self, study: Study) -> tuple[Study, RunFolder]:
         """Apply the options: the study and its folder. Raises RunError if `study` is no Study."""
         if not isinstance(study, Study):
@@ -90,10 +85,6 @@ class OpenRun:
     optuna_study: optuna.Study
     inputs: Inputs
     device: str
-
-    def record(self) -> RunRecord:
-        """Read the run as it stands."""
-        return record_of(self.optuna_study, self.folder.path)
 
     def claims(self, worker: str = "", token: str = "") -> Claims:
         """Make the trial queue of a worker, or of the launch itself."""
@@ -168,7 +159,7 @@ def run_study(
     note = partial(say, console or Console())
     with writing(folder), opened(study, folder, options, device, note) as run:
         run.serve(LaunchProgress(study, console), callbacks)
-        return run.record()
+        return record_of(run.optuna_study, folder.path)
 
 
 @unattended()

@@ -25,7 +25,7 @@ from rich.console import Console
 from objectives.device import choose_device, visible_gpus
 from objectives.errors import MaskfrontError
 from orchestrator.errors import RunError
-from orchestrator.runs.records import UNPRUNED, RunRecord
+from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
 from orchestrator.signals import begin_worker, check_interrupted, interruptible, unattended
 from orchestrator.storage.connect import CONNECT_SECONDS
 from orchestrator.storage.urls import as_named, parse_url
@@ -101,7 +101,7 @@ def launch_workers(
         if finished < study.trials and goes_on and not (finished and claims.exhausted):
             raise RunError(_unfinished(study, run.optuna_study, ended))
         claims.fail_orphans()
-        return run.record()
+        return record_of(run.optuna_study, folder.path)
 
 
 def default_workers(device: str) -> int:
