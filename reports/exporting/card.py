@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def _shown(value: object) -> object:
-    """Escape a value for a template, unless it is Markup."""
-    return value if isinstance(value, Markup) else markdown(value)
+    """Escape a value for a template, unless it is Markup; floats have four digits."""
+    if isinstance(value, Markup):
+        return value
+    return markdown(f"{value:.4g}" if isinstance(value, float) else value)
 
 
 TEMPLATES = Environment(
@@ -123,10 +125,3 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
             engines[f"{name}, held-out split"] = [f"{w.heldout_metric:.4f}" for w in worths]
     rows = (*times, *((what, *texts) for what, texts in engines.items()))
     return [(*row, "")[:3] for row in rows]  # "": what the unpruned model would have there
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-TEMPLATES.filters["cell"] = _cell
