@@ -239,11 +239,6 @@ function escapeMarkup(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-function openFromAddress() {
-  const found = location.hash.match(/^#trial-(\d+)-(\d+)$/);
-  if (found) openCard(Number(found[1]), Number(found[2]));
-}
-
 /* Tables and downloads. */
 function copied(line) {
   const code = line.querySelector("code");
@@ -389,5 +384,6 @@ if (follow) {
   follow.addEventListener("change", set);
   set();
 }
-openFromAddress();
+const linked = location.hash.match(/^#trial-(\d+)-(\d+)$/);
+if (linked) openCard(Number(linked[1]), Number(linked[2]));
 drawAll();
