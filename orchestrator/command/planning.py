@@ -321,8 +321,7 @@ def advice(run: RunRecord, sizes: RoleSizes) -> list[str]:
             f"with {_ENOUGH:,} texts or more (these are {sizes.texts:,}) compress also trains "
             "small classifiers on your model's answers, which are several times as fast"
         ]
-    train = sizes.taught
-    steps = max((_steps(trial.knobs, train) for trial in run.finished), default=0)
+    steps = max((_steps(trial.knobs, sizes.taught) for trial in run.finished), default=0)
     if steps < 0.8 * _WHOLE:
         return [
             f"with more minutes the small classifiers would train for {_WHOLE:,} steps; now they "

@@ -103,9 +103,8 @@ def _study(
     if not wanted:
         raise RunError(f"'{run.folder}' has no cut BERT on its front; name another of its trials")
     begun = run_in(out)
-    trained = [t.knobs for t in begun.trials if "trial" in t.knobs] if begun else []
-    had = [int(knobs["trial"]) for knobs in trained]
-    numbers = list(dict.fromkeys([*had, *wanted]))
+    had = [t.knobs["trial"] for t in begun.trials if "trial" in t.knobs] if begun else []
+    numbers = list(dict.fromkeys(map(int, [*had, *wanted])))
     return replace(
         study,
         name=study.name + POLISHED,

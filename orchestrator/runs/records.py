@@ -311,8 +311,7 @@ def foreign_note(numbers: Sequence[int]) -> str:
 
 def run_names(storage: BaseStorage) -> list[str]:
     """Names of the studies of a storage, without those that tune the teacher of another."""
-    studies = storage.get_all_studies()
-    return [study.study_name for study in studies if TEACHER_OF not in study.user_attrs]
+    return [s.study_name for s in storage.get_all_studies() if TEACHER_OF not in s.user_attrs]
 
 
 def record_of(study: optuna.Study, folder: Path) -> RunRecord:

@@ -37,8 +37,7 @@ def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
     from PIL import Image, ImageDraw  # only the process that trains draws one
 
     kinds, layers = shown([sizes], full), max(map(len, sizes.values()), default=0)
-    size = (_MARGIN + _KIND * len(kinds), 36 + _ROW * layers + 8)
-    picture = Image.new("RGB", size, _GROUND)
+    picture = Image.new("RGB", (_MARGIN + _KIND * len(kinds), 36 + _ROW * layers + 8), _GROUND)
     draw = ImageDraw.Draw(picture)
     for number in range(layers):
         draw.text((10, 35 + number * _ROW), f"layer {number + 1}", fill=_INK)

@@ -164,8 +164,7 @@ def _empty_sqlite() -> bytes:
         path = Path(folder, "empty.db")
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
-        made = RDBStorage(sqlite_url(path), skip_compatibility_check=True)
-        made.engine.dispose()
+        RDBStorage(sqlite_url(path), skip_compatibility_check=True).engine.dispose()
         return path.read_bytes()
 
 

@@ -194,8 +194,7 @@ def work(
         RunError: for a run folder or a storage that has no such study.
         UserError: for data or checkpoints that cannot be.
     """
-    options = LaunchOptions(trials=trials, population=population, out=out)
-    study, folder = options.applied(study)
+    study, folder = LaunchOptions(trials=trials, population=population, out=out).applied(study)
     url, chosen = address(folder, storage), choose_device(device)
     check_exists(url)
     with writing(folder):

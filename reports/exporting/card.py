@@ -115,8 +115,7 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
         fast = f", {model.speed_up:.2f} times as fast" if faster else ""
         times.append((f"{what}{fast}", *(size_text(timed.milliseconds) for timed in pair)))
         if speed.texts:
-            slow = (size_text(timed.slow) for timed in pair)
-            times.append((f"{what}, 95th percentile", *slow))
+            times.append((f"{what}, 95th percentile", *(size_text(t.slow) for t in pair)))
         engines[f"MB in {speed.engine}"] = [f"{timed.megabytes:.1f}" for timed in pair]
         worths = [timed.worth for timed in pair if timed.worth is not None]
         if worths:

@@ -108,8 +108,7 @@ def export(
                 f"{result.reached:.4f}, target {result.target_ratio:.4f}, give or take "
                 f"{result.tolerance:.1%} of it"
             )
-        if result.thresholds:
-            shares = result.thresholds
+        if shares := result.thresholds:
             each = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
             if len(shares) > _MOST_THRESHOLDS:
                 each = (
