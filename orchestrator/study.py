@@ -154,8 +154,8 @@ class Study(Checked):
                 f"Study.teacher is {self.teacher!r}; give a Teacher(checkpoint=...) with a folder "
                 "or a name on the hub"
             )
-        several = self.method if isinstance(self.method, Mapping) else {"method": self.method}
-        if not several or not all(isinstance(method, SearchMethod) for method in several.values()):
+        methods = self.methods.values()
+        if not methods or not all(isinstance(method, SearchMethod) for method in methods):
             raise UserError(
                 f"Study.method is {self.method!r}; give one method, such as FisherSearch(), "
                 "or a dict of methods by name"
@@ -288,8 +288,7 @@ class Study(Checked):
 
     @property
     def method_name(self) -> str:
-        """Names of the methods, as a run records them: "FisherSearch"; "cut: FisherSearch, cells:
-        CellSearch"."""
+        """Names for records: "FisherSearch"; "cut: FisherSearch, cells: CellSearch"."""
         names = ((name, type(method).__name__) for name, method in self.methods.items())
         return ", ".join(f"{name}: {kind}" if name else kind for name, kind in names)
 
@@ -305,8 +304,7 @@ class Study(Checked):
 
     @property
     def knobs(self) -> dict[str, BaseDistribution]:
-        """Distributions of everything that is drawn, in this order; with several methods, which one
-        comes first."""
+        """Distributions of all that is drawn, in this order; of several methods which one first."""
         which = {METHOD: CategoricalDistribution(tuple(self.methods))} if self._several else {}
         return {**which, **self.space}
 

@@ -1,6 +1,5 @@
-"""Damage of a trial's files: safetensors that do not open, JSON that does not parse. A file that is
-gone is no damage, since weights may be deleted to make room, but for the two small ones that say
-what the trial is."""
+"""Damage of a trial's files: safetensors that do not open, JSON that does not parse. Weights may be
+gone, deleted to make room, but not the two small files that say what the trial is."""
 
 import json
 from collections.abc import Iterable

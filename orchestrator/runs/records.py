@@ -134,12 +134,9 @@ class RunRecord:
     notes: tuple[str, ...]
     """Notes of the launch on rows, labels and teacher."""
     words: Worth | None = None
-    """Scores of tf-idf with a linear model; None if the task has no labels, and in a run of an
-    earlier version."""
+    """Scores of tf-idf with a linear model; None if the task has no labels."""
     features: Mapping[str, float] = field(default_factory=dict)
-    """Features that describe its task: `workbench.inputs.features_of`; none in a run of an earlier
-    version."""
-
+    """Features that describe its task: `workbench.inputs.features_of`."""
     tuned: Mapping[str, Any] = field(default_factory=dict)
     """Chosen hyperparameters of the teacher, if `Teacher.trials` tuned it, with "selection loss"
     and "trial", the number in the tuning study."""
