@@ -102,13 +102,9 @@ def launch(
     )
     in_process = (options.workers, backend, cluster) == (1, "loky", None)
     engine = run_study if in_process else launch_workers
+    called: Sequence[Callback] = [following, *callbacks] if report else callbacks
     try:
-        record = engine(
-            study,
-            options,
-            callbacks=[following, *callbacks] if report else callbacks,
-            console=console,
-        )
+        record = engine(study, options, callbacks=called, console=console)
     except BaseException:
         following.cut_short()
         raise

@@ -25,10 +25,9 @@ _Storage = TypeVar("_Storage", bound=BaseStorage)
 def retried(storage: _Storage, shown: str, seconds: float = RETRY_SECONDS) -> _Storage:
     """Retry every call of `storage` with growing pauses while its server is away. After `seconds`
     it raises RunError, which names the storage as `shown`."""
-    # Each call is one transaction, and all may be made twice: a second result of the same trial is
-    # recognised, a trial that was created in vain is unowned, so that the next claim fails it, and
-    # knobs that were enqueued in vain are tried twice, but for those of a trial that is tried again
-    # (`Claims`).
+    # Each call is one transaction, and all may be made twice: a second result of a trial is
+    # recognised, a trial created in vain is unowned, so that the next claim fails it, and knobs
+    # enqueued in vain are tried twice, but for those of a trial that is tried again (`Claims`).
     for name in sorted(BaseStorage.__abstractmethods__):
         setattr(storage, name, _retried_call(storage, name, shown, seconds))
     return storage

@@ -127,9 +127,8 @@ def describe(
 
 
 def ask_first(optuna_study: optuna.Study, study: Study) -> None:
-    """Enqueue the knobs that the study begins with, unless a trial has them that did not fail, or
-    whose worker died too often. Where nothing is drawn, drop what an earlier launch has asked for
-    and this one does not."""
+    """Enqueue the study's first knobs, unless a trial has them that did not fail, or whose worker
+    died too often. Where nothing is drawn, drop what only an earlier launch has asked for."""
     space = study.knobs
     # As a storage has them: numbers of numpy are no JSON.
     first = [{name: as_stored(space[name], knobs[name]) for name in knobs} for knobs in study.first]
