@@ -83,11 +83,6 @@ def launch(
             one line that names the remedy, and nothing is written where that is known before.
     """
     console = console or Console()
-    file = file_of(study)
-    study_file = _shown(file) if file and is_named(study) else None
-    following = Following(
-        command or _command(), _source(study, file), study_file, note=partial(say, console)
-    )
     options = LaunchOptions(
         trials=trials,
         population=population,
@@ -99,6 +94,12 @@ def launch(
         backend=backend,
         cluster=cluster,
         timeout=timeout,
+    )
+    options.applied(study)  # refuses what cannot be launched before it is looked up in a file
+    file = file_of(study)
+    study_file = _shown(file) if file and is_named(study) else None
+    following = Following(
+        command or _command(), _source(study, file), study_file, note=partial(say, console)
     )
     in_process = (options.workers, backend, cluster) == (1, "loky", None)
     engine = run_study if in_process else launch_workers

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
+from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -563,7 +564,11 @@ def test_rows_and_weights_that_have_changed_are_named_in_words(
     ) in str(error.value)
 
 
-def test_what_is_no_study_is_not_launched(tmp_path: Path) -> None:
+def test_what_is_no_study_is_not_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ModuleType("__main__")
+    script.__file__ = __file__
+    monkeypatch.setitem(sys.modules, "__main__", script)
+
     def start_workers(study: Study, out: Path) -> None:
         launch_workers(study, LaunchOptions(out=out))
 
