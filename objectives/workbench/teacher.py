@@ -205,7 +205,6 @@ def fine_tuned(
     label_names, teacher = text.label_names, teacher.settled(len(train), checkpoint.name)
     ingredients = {
         **teacher.fine_tuning,
-        "precision": str(matmul_dtype(teacher.precision, session.device)),
         "checkpoint": checkpoint.fingerprint,
         "data": text.fingerprint_of_roles,
         "tokens": train.fingerprint,
@@ -213,17 +212,14 @@ def fine_tuned(
         "labels": list(label_names),
         "seed": session.seed,
     }
-    usual = session.cache / content_key(ingredients)
-    others = [{**ingredients, "precision": f"torch.{name}"} for name in ("bfloat16", "float32")]
-    folders = [usual, *(session.cache / content_key(other) for other in others)]
     left = not fine_tune or (teacher.trials > 0 and make is None)
-    anywhere = left or teacher.precision == "auto"
-    folder = usual
-    if anywhere:
-        folder = next((candidate for candidate in folders if candidate.is_dir()), usual)
-    if left:
-        if folder.is_dir():
-            return load(str(folder))
+    precisions = [matmul_dtype(teacher.precision, session.device)]
+    if left or teacher.precision == "auto":
+        precisions += torch.bfloat16, torch.float32
+    keys = (content_key({**ingredients, "precision": str(dtype)}) for dtype in precisions)
+    folders = [session.cache / key for key in keys]
+    folder = next((candidate for candidate in folders if candidate.is_dir()), folders[0])
+    if left and not folder.is_dir():
         raise UserError(
             f"'{session.cache}' does not hold the teacher that was fine-tuned from "
             f"'{checkpoint.name}'; launch the study again with the same number of trials to "
@@ -233,6 +229,8 @@ def fine_tuned(
         try:
             return load(str(folder))
         except (OSError, ValueError) as error:
+            if left:
+                raise
             session.progress.note(made_anew(folder, first_line(error)))
     model = make() if make else trained(teacher, checkpoint, label_names, train, session)
     with atomic_write(folder) as unfinished:
