@@ -17,8 +17,9 @@ import torch
 from plotly.subplots import make_subplots
 
 from objectives.cache import cached_array, content_key, kernel_lock
-from objectives.measures.bootstrap import RESAMPLES, Floats, resampled_metrics
-from objectives.measures.evaluate import predict, predictions_of
+from objectives.measures.bootstrap import RESAMPLES, resampled_metrics
+from objectives.measures.evaluate import predict
+from objectives.metric import Floats
 from objectives.students.bert import pretrained
 from objectives.text.data import Split
 from objectives.workbench.inputs import Inputs
@@ -282,7 +283,7 @@ class Resampled:
         with torch.random.fork_rng(devices=[]):  # making a model draws numbers
             loaded: Any = pretrained.Checkpoint(str(model)).load_classifier()
         logits = predict(loaded, split, self._device)
-        answers, classes = predictions_of(logits, split), logits.shape[-1]
+        answers, classes = split.answers(logits).numpy(), logits.shape[-1]
         return resampled_metrics(self._inputs.task.metric, split.labels, answers, classes)
 
 

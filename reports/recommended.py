@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectives.measures.bootstrap import Floats
+from objectives.metric import Floats
 from orchestrator.runs.records import FinishedTrial, RunRecord
 from orchestrator.runs.results import Measured, TrialResult
 from reports.pareto import ParetoView, percent

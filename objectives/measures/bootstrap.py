@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from objectives.errors import Finite
-from objectives.metric import Labels, Metric, correlations, metric_value
+from objectives.metric import Floats, Labels, Metric, correlations, metric_value
 
 RESAMPLES = 500
 FEWEST = 5
@@ -23,9 +23,6 @@ _KEPT = 2**23
 
 Interval = tuple[float, float]
 """Lower and upper end."""
-
-Floats = NDArray[np.float64]
-"""Metric of each sample (R,), or count of each class in each sample (R, C)."""
 
 
 @dataclass(frozen=True)

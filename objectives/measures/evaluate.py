@@ -18,7 +18,7 @@ from objectives.measures.thresholds import (
     decided,
     from_probabilities,
 )
-from objectives.metric import Labels, Metric, metric_value
+from objectives.metric import Metric, metric_value
 from objectives.progress import Progress
 from objectives.students.bert.packing import PackedEmbedding, PackedLinear
 from objectives.text.data import Split
@@ -104,7 +104,7 @@ def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
     a row has no likeliest class."""
     if not logits.isfinite().all():
         return float("nan")
-    answers, classes = predictions_of(logits, split), logits.shape[-1]
+    answers, classes = split.answers(logits).numpy(), logits.shape[-1]
     return metric_value(metric, split.labels, answers, classes=classes)
 
 
@@ -113,7 +113,7 @@ def metric_with_interval(logits: Tensor, split: Split, metric: Metric) -> tuple[
     value = metric_of(logits, split, metric)
     if not math.isfinite(value):
         return value, (value, value)
-    answers, classes = predictions_of(logits, split), logits.shape[-1]
+    answers, classes = split.answers(logits).numpy(), logits.shape[-1]
     return value, bootstrap_interval(metric, split.labels, answers, classes)
 
 
@@ -133,12 +133,6 @@ def divergence(logits: Tensor, teacher: Tensor, split: Split) -> float:
 def nearness(model: PreTrainedModel, split: Split, teacher: Tensor, device: str) -> float:
     """Minus the `divergence` of the model, so that higher is better, as for a metric."""
     return -divergence(predict(model, split, device), teacher, split)
-
-
-def predictions_of(logits: Tensor, split: Split) -> Labels:
-    """Predictions from logits (rows, C): the likeliest class, the number, or the labels of
-    probability above 0.5, (rows, C)."""
-    return split.answers(logits).numpy()
 
 
 def count_parameters(model: PreTrainedModel) -> int:

@@ -39,7 +39,6 @@ from objectives.errors import (
     first_line,
 )
 from objectives.measures.bootstrap import Interval, resampled_metrics
-from objectives.measures.evaluate import predictions_of
 from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert.adapters import ADAPTERS, as_bert
@@ -329,7 +328,7 @@ def words_note(
 ) -> str | None:
     """Note on a teacher that is not clearly better, by a paired bootstrap, than a linear model on
     words."""
-    labels, classes, both = select.labels, logits.shape[-1], (predictions_of(logits, select), words)
+    labels, classes, both = select.labels, logits.shape[-1], (select.answers(logits).numpy(), words)
     value, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
     gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)
     if value == 1 or np.quantile(gained - without, 1 - CONFIDENCE) > 0:

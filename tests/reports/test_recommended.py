@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from objectives.combining.cascade import Cascade
 from objectives.combining.members import CascadeStage
-from objectives.measures.bootstrap import Floats
+from objectives.metric import Floats
 from orchestrator.runs.answers import JudgedRows
 from orchestrator.runs.results import Measured, ratio_text
 from reports.figures.cascades import add_cascades
