@@ -63,8 +63,7 @@ def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
 
 
 def atomic_write_text(target: Path, content: str) -> None:
-    """Write a text file atomically, though several processes may write it at once. Raises OSError,
-    which names `target`."""
+    """Write a text file atomically, even by several processes. Raises OSError with `target`."""
     unfinished = target.with_name(f".{target.name}.unfinished-{secrets.token_hex(8)}")
     try:
         unfinished.write_text(content, encoding="utf-8")
@@ -95,8 +94,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def kernel_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Lock a file against other threads and processes; without `wait` raise BlockingIOError at once
-    if it is taken."""
+    """Lock a file against threads and processes; without `wait` raise BlockingIOError if taken."""
     # The kernel serves waiters in turn and frees what a dead process held. Locks that look again
     # and again, such as filelock's and Optuna's own, starve most of a few busy workers.
     held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)

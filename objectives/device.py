@@ -102,8 +102,7 @@ def frozen(model: _Module, device: str) -> _Module:
 
 
 def quiet_libraries() -> None:
-    """Turn off progress bars and reports of transformers and datasets; errors that `datasets` logs
-    are raised, too."""
+    """Turn off progress bars and reports of transformers and datasets; errors are raised, too."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()

@@ -270,8 +270,7 @@ def hide_passwords(text: str) -> str:
 
 @cache
 def _spellings(password: str) -> re.Pattern[str]:
-    """Pattern that matches a password as it is, or as URLs, JSON, Python, libpq, a shell or HTML
-    write it."""
+    """Pattern of a password as it is, or as URLs, JSON, Python, libpq, a shell or HTML write it."""
     text = "".join(map(_spellings_of, password))
     return re.compile(text if len(password) >= _SHORT else rf"(?<!\w){text}(?!\w)")
 

@@ -30,8 +30,7 @@ class NeedsBertError(UserError):
 
 
 class NoBert:
-    """Placeholder for a missing BERT: every attribute raises a `NeedsBertError` that says why there
-    is none, and what to do."""
+    """Placeholder for a missing BERT: every attribute raises a `NeedsBertError` that says why."""
 
     def __init__(self, why: str):
         self._why = why

@@ -180,8 +180,7 @@ class SearchMethod(Checked, abc.ABC):
 
 
 def populations(members: Sequence[SearchMethod]) -> list[list[int]]:
-    """Groups of indices of `members` that can train together: equal except for the settings of
-    `per_slot`."""
+    """Groups of indices of `members` that can train together: they differ in `per_slot` alone."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, member in enumerate(members):
         shared = (s for s in settings(member).items() if not matches(s[0], member.per_slot))

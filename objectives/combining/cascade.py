@@ -164,8 +164,7 @@ class CascadePair:
         return replace(self, small=small, large=large, rows=self.rows.judged_by(which))
 
     def curve(self) -> "DeferralCurve":
-        """Cascades that defer the 0, 1, ... least confident selection rows; equal confidences are
-        deferred together."""
+        """Cascades that defer the 0, 1, ... least confident selection rows, ties together."""
         sure = self.sure["select"]
         order = np.argsort(sure, kind="stable")
         ranked, original = sure[order], self.rows.original["select"][order]
@@ -195,8 +194,7 @@ class DeferralCurve:
 
 
 def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
-    """Pair two members by the confidence that best predicts, on the selection split, where the two
-    agree."""
+    """Pair two members by the confidence that best predicts on which selection rows they agree."""
     logits = small.logits["select"]
     temperature = temperature_of(logits, large.logits["select"].argmax(-1))
     alike = logits.argmax(-1) == large.logits["select"].argmax(-1)

@@ -77,8 +77,7 @@ def _rows(pairs: Sequence[CascadePair]) -> int:
 def _cheapest_passing(
     pairs: Sequence[CascadePair], passes: Callable[[CascadePair, float], bool]
 ) -> Cascade | None:
-    """Test cascades, the cheapest last, on the judging rows until one fails; the choosing rows
-    order them."""
+    """Test cascades, in the order of the choosing rows, the cheapest last, until one fails."""
     if not pairs:
         return None
     third = _choosing(_rows(pairs))
@@ -128,8 +127,7 @@ def _fitted(pair: CascadePair, third: NDArray[np.bool_]) -> CascadePair:
 
 
 def most_agreeing_within(pairs: Sequence[CascadePair], cost: float) -> Cascade | None:
-    """Cascade of the highest agreement that leaves a margin to this mean cost; if none does, within
-    the cost itself, if any."""
+    """Most agreeing cascade that leaves a margin to this mean cost, or else is within it."""
     # Other texts defer more or less, and take longer or shorter.
     return _within(pairs, _MARGIN * cost) or _within(pairs, cost)
 

@@ -65,8 +65,7 @@ def verdict(agrees: Sequence[bool], share: float) -> bool | None:
 
 
 def more_rows(agreed: int, asked: int, share: float) -> int | None:
-    """Number of further rows that would decide, if they agree as those so far; None if a million
-    would not."""
+    """Further rows that would decide if they agree as those so far; None if a million would not."""
     rows = asked * np.geomspace(1, _MOST_ROWS / asked, 200)
     proven = evidence(agreed / asked * rows, rows, share).max(axis=0) >= -np.log(1 - CONFIDENCE)
     return int(np.ceil(rows[proven.argmax()] - asked)) if proven.any() else None
@@ -290,8 +289,7 @@ def _asked(
     share: float,
     say: Callable[[str], None],
 ) -> list[bool]:
-    """Compare answers with the original's for texts drawn at random, until the result is
-    decided."""
+    """Compare answers with the original's for texts drawn at random until these decide."""
     names, folder_labels = original.outputs, list(classifier.labels or ())
     if original.unnamed and {*names} != {*folder_labels} and len(names) == len(folder_labels):
         names = folder_labels  # the folder has those of the data, matched by index

@@ -220,8 +220,7 @@ def _read_operators_once() -> None:
 
 @contextmanager
 def _silent_exporter() -> Iterator[None]:
-    """Silence the exporter's warnings of operators that no BERT has, and of its own
-    deprecations."""
+    """Silence the exporter's warnings of operators that no BERT has, and of deprecations."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -30,8 +30,7 @@ _TYPES = {8: "I64", 4: "F32", 1: "U8"}
 
 
 def bytes_of(state: Mapping[str, Tensor]) -> int:
-    """Bytes of the safetensors file that transformers writes: a length, a header in JSON padded to
-    eights, and the tensors."""
+    """Bytes of the safetensors file of a model: a length, a padded header in JSON, and tensors."""
     laid = sorted(state.items(), key=lambda item: (-item[1].element_size(), item[0]))
     ends = list(accumulate((tensor.nbytes for _, tensor in laid), initial=0))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}

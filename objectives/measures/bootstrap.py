@@ -80,8 +80,7 @@ def resampled_metrics(
 def resampled_together(
     metric: Metric, labels: Labels, models: Sequence[Labels], classes: int
 ) -> Floats:
-    """`resampled_metrics` of the predictions of several models, (M, 500): samples are drawn once
-    for as many as memory holds."""
+    """`resampled_metrics` of several models, (M, 500), on samples drawn once for many of them."""
     values: list[Floats] = []
     if metric == "pearson_spearman":
         for predictions in models:

@@ -190,8 +190,7 @@ class Units(Cost):
 
 
 def _expected_widths(masks: Mapping[str, Tensor], shape: BertShape) -> Widths[Tensor]:
-    """Sums of masks, (K, layers) float64, or () where nothing is masked. A dimension of a head
-    counts as much as its head."""
+    """Sums of masks, (K, layers) or () float64; a head's dimension counts as much as the head."""
 
     def total(space: str) -> Tensor:
         """Over the last axis of units; a number on the CPU goes with tensors of any device."""

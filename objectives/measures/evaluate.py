@@ -45,8 +45,7 @@ def sequences_a_pass(split: Split, device: str) -> int:
 def predict(
     model: PreTrainedModel, split: Split, device: str, progress: Progress | None = None
 ) -> Tensor:
-    """Logits (rows, C) of the split's rows, in its order, on the CPU; `progress` is told of each
-    batch of `sequences_a_pass`."""
+    """Logits (rows, C) of the split in its order, on the CPU; `progress` counts the batches."""
     to_device(model, device).train(False)
     return predict_with(
         lambda inputs: model(**inputs, return_dict=True).logits, split, device, progress
@@ -59,8 +58,7 @@ def predict_with(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Tensor:
-    """`predict` with any function that makes logits (batch, C) of a batch's inputs on the
-    device."""
+    """`predict` with any function from a batch's inputs on the device to logits (batch, C)."""
     answers = []
     for batch in split.in_order(sequences_a_pass(split, device), device):
         answers.append(run(batch.inputs).float())
@@ -80,8 +78,7 @@ def score(
     *,
     own_thresholds: bool = False,
 ) -> float:
-    """Metric of the model on the split: of its likeliest classes, its numbers, or its labels, which
-    may have `own_thresholds`."""
+    """Metric of the model on the split; its labels may have `own_thresholds`."""
     logits = predict(model, split, device)
     if own_thresholds:
         logits = torch.from_numpy(cross_fitted(metric, split.labels, logits.numpy()))
@@ -100,8 +97,7 @@ def less_thresholds(
 
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:
-    """Metric of logits (rows, C) in the order of the split; nan if any is nan or infinite, as such
-    a row has no likeliest class."""
+    """Metric of logits (rows, C) in the order of the split; nan if any is nan or infinite."""
     if not logits.isfinite().all():
         return float("nan")
     answers, classes = split.answers(logits).numpy(), logits.shape[-1]

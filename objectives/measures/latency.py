@@ -62,8 +62,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Latency(Cost):
-    """Milliseconds of one forward pass of a batch: bilinear between the widths of a table, never
-    falling where a width grows."""
+    """Milliseconds of a batch's forward pass: bilinear between the widths of a monotone table."""
 
     priced: ClassVar[tuple[str, ...]] = ("heads", "ffn", "layers")
 
@@ -92,8 +91,7 @@ class Latency(Cost):
         return self._interpolated(*numbers).item()
 
     def exact(self, architecture: BertArchitecture) -> float:
-        """Predict milliseconds. Raises UserError if anything but heads, FFN neurons and layers was
-        cut."""
+        """Predict milliseconds. Raises UserError if units without a price were cut."""
         cut = (
             space
             for space in ("qk", "v", "input")

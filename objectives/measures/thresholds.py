@@ -61,8 +61,7 @@ def chosen(metric: Metric, labels: Labels, logits: Logits) -> Thresholds:
 
 
 def cross_fitted(metric: Metric, labels: Labels, logits: Logits) -> Logits:
-    """Logits (rows, C) minus thresholds that the other four fifths of the rows choose: above 0 the
-    label is predicted."""
+    """Logits (rows, C) less thresholds of the other four fifths of rows: above 0 is predicted."""
     left = logits.copy()
     parts = np.arange(len(labels)) % _PARTS
     for part in range(_PARTS):

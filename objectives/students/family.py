@@ -24,8 +24,7 @@ class Architecture(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Family of students: configuration, model and architecture; a family that can do more is a
-    subclass."""
+    """Family of students: configuration, model, architecture; a subclass if it can do more."""
 
     config: type[PreTrainedConfig]
     """Configuration with `vocab_size`, `type_vocab_size` and `max_position_embeddings`, as

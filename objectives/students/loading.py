@@ -39,8 +39,7 @@ def find(checkpoint: str, name: str) -> Path | None:
 
 
 def weight_files(checkpoint: str) -> list[Path]:
-    """Files of the weights, safetensors if possible, else pickled. Raises UserError if
-    incomplete."""
+    """Files of the weights, safetensors before pickled. Raises UserError if one is missing."""
     for name in _FILES:
         if file := find(checkpoint, name):
             return [file]
@@ -92,8 +91,7 @@ def fingerprint_of_weights(checkpoint: str) -> str:
 
 
 def stored(checkpoint: str) -> dict[str, Tensor]:
-    """Weights by name in the files; of safetensors only sizes and types, as zeros without
-    memory."""
+    """Weights by name; of safetensors only sizes and types, as zeros without memory."""
     weights: dict[str, Tensor] = {}
     for file in weight_files(checkpoint):
         try:
@@ -136,8 +134,7 @@ def load(
     other_heads: bool = False,
     only_check: bool = False,
 ) -> _Model:
-    """Load every weight of the checkpoint, float32 on the CPU. Raises UserError unless files and
-    config agree."""
+    """Load every weight, float32 on the CPU. Raises UserError unless files and config agree."""
     # A `new_head` is drawn from torch's random numbers. It, and a model that says so, may leave
     # `other_heads` of the files out. To `only_check` reads no weights of safetensors.
     refuse_adapter(checkpoint)

@@ -220,8 +220,7 @@ def read_augmentation(settings: Augmentation) -> Augmenter:
 
 
 def augment(augmenter: Augmenter, roles: Mapping[str, Examples], session: Session) -> Examples:
-    """Append copies with their labels to the rows of `train`; no copy repeats the words of any
-    row."""
+    """Append copies with their labels to the `train` rows; none repeats the words of any row."""
     # What is drawn for a row depends on the seed and its own text.
     train = roles["train"]
     text = [(role, list(examples.texts)) for role, examples in sorted(roles.items())]
@@ -311,8 +310,7 @@ def _last_line(of_others: "hashlib._Hash") -> bytes:
 
 
 def open_masked_lm(name: str) -> MaskedLM:
-    """Check a masked LM and read its tokenizer. Raises UserError for a model without masked-LM
-    head."""
+    """Check a masked LM and read its tokenizer. Raises UserError if it has no masked-LM head."""
     checkpoint = Checkpoint(name)
     config = checkpoint.bert_config()
     if not checkpoint.has_mlm_head:
@@ -359,8 +357,7 @@ def find_options(
     device: str,
     progress: Progress,
 ) -> None:
-    """Fill in the replacements of each sentence: of the `count` likeliest words those that are
-    whole words."""
+    """Fill in the replacements of each sentence: whole words among the `count` likeliest."""
     # A word of one piece is masked and gets the masked LM's likeliest words; one of several pieces
     # the words nearest in `glove`, or by embeddings to the mean of its pieces'. A word without any
     # keeps itself.

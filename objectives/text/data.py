@@ -108,8 +108,7 @@ class Split:
         return digest.hexdigest()[:16]
 
     def answered(self, logits: Tensor) -> "Split":
-        """Fill missing labels (see `no_labels`) from logits (rows, C): the likeliest class, or the
-        number."""
+        """Fill missing labels (see `no_labels`) with `answers` of logits (rows, C)."""
         missing = np.isnan(self.labels) if self.regression else self.labels < 0
         if not missing.any():
             return self
@@ -151,14 +150,12 @@ class Split:
 
     @property
     def rows_with_gradients(self) -> int:
-        """Number of rows in a pass whose activations stay in memory until its gradients: fewer of
-        long texts."""
+        """Number of rows in a pass that keeps activations for gradients: fewer of long texts."""
         rows, tokens = _WITH_GRADIENTS
         return max(1, min(rows, tokens // int(self.lengths.max(initial=1))))
 
     def in_order(self, batch_size: int, device: str) -> Iterator[Batch]:
-        """Batches of every row once, longest first, for evaluation; `Batch.rows` has their
-        indices."""
+        """Batches of every row once, longest first, for evaluation; see `Batch.rows`."""
         order = self.longest_first()
         for start in range(0, len(order), batch_size):
             yield self.batch(order[start : start + batch_size], device)

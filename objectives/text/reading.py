@@ -64,8 +64,7 @@ def _from_disk(task: Task, folder: str) -> Dataset | DatasetDict:
 
 
 def _check_name(task: Task, name: str) -> None:
-    """Raise UserError for a name that is neither a folder nor valid on the hub, which would be slow
-    to refuse it."""
+    """Raise UserError for what is no folder and no name on the hub, which refuses it slowly."""
     if Path(name).is_file():
         raise task.refusal(
             f"data '{name}' is a file; files are read by Task.from_files({name!r}, ...)"

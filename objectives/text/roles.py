@@ -149,8 +149,7 @@ def _one_label(
 def _unlabelled(
     task: Task, data: Mapping[str, Dataset], split: str, drawn: Rows, roles: Mapping[str, Rows]
 ) -> tuple[Rows, str]:
-    """Rows of a split whose text has no role, and a description of their number; `drawn` are those
-    that could have had one."""
+    """Rows of a split without a role, and their number in words; `drawn` could have had one."""
     all_rows = scan(task, data, split, labelled=False)
     used = np.concatenate([rows.texts for rows in roles.values()])
     first = np.sort(np.unique(all_rows.texts, return_index=True)[1])
@@ -173,8 +172,7 @@ def _unlabelled(
 
 
 def _first_of_each_text(task: Task, rows: Rows) -> tuple[Rows, _Counts, int]:
-    """Keep the first row of each text; also counts the others, and those among them with another
-    label."""
+    """Keep the first row of each text; count the others, and those of them with another label."""
     texts, first = np.unique(rows.texts, return_index=True)
     counts = _Counts(rows, labelled=task.labelled)
     if len(first) == len(rows):
@@ -341,8 +339,7 @@ def _take(
 
 
 def _strata(labels: Labels) -> Labels:
-    """Strata of the rows (rows,): their class, or -1 for all rows whose class has no other, as each
-    stratum needs two."""
+    """Strata (rows,): classes; -1 for all classes of one row, as each stratum needs two."""
     if not len(labels):  # of ids
         return labels
     classes, index, counts = np.unique(labels, return_inverse=True, return_counts=True)

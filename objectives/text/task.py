@@ -318,8 +318,7 @@ class LabelledText:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of every text, with its label and role if any: the first 16 hexadecimal
-        digits."""
+        """SHA-256 of every text, with its label and role, hexadecimal, shortened to 16 digits."""
         return self._digest(list(self.unlabelled))
 
     @cached_property
@@ -337,8 +336,7 @@ class LabelledText:
 
 
 def dataset_of(rows: Rows, text: str | tuple[str, str]) -> Dataset:
-    """Convert rows in memory to a data set; plain texts become its column `text`. Raises UserError
-    for other types."""
+    """Convert rows in memory to a data set, texts as column `text`. Raises UserError for others."""
     try:
         if isinstance(rows, Dataset):
             return rows

@@ -22,8 +22,7 @@ _SPOKEN = {",": "','", ";": "';'", "\t": "'\\t'", "|": "'|'"}
 
 @dataclass(frozen=True)
 class TextFile:
-    """File of text: a CSV whose first line names the columns, JSON, Parquet, or without labels a
-    text a line."""
+    """File of text: a CSV with names of columns, JSON, Parquet, or without labels a text a line."""
 
     path: Path
     delimiter: str
@@ -55,8 +54,7 @@ class TextFile:
         return cls(Path(path), usual and (delimiter or usual), encoding, quotechar)
 
     def read(self, columns: Sequence[str], cache: str, labels: Sequence[str] = ()) -> Dataset:
-        """Read the columns and `labels` as Arrow tables on disk below `cache`. Raises UserError in
-        one line."""
+        """Read the columns and `labels` as Arrow tables in `cache`. Raises one-line UserErrors."""
         # All of a CSV is text, "NA" and "null" too; a field without anything in it is missing.
         if self.path.is_dir():
             raise UserError(f"'{self.path}' is a folder, as Spark writes: name the file in it")

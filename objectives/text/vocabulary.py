@@ -56,8 +56,7 @@ def _spelling(document: Mapping[str, Any]) -> list[int]:
 
 
 class Vocabulary:
-    """Word pieces of a tokenizer by how much a task needs them. Raises UserError when used with a
-    tokenizer that has none."""
+    """Word pieces by how much a task needs them. Raises UserError for a tokenizer without any."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, train: Split):
         self.tokenizer, self.train = tokenizer, train

@@ -86,8 +86,7 @@ class _Member(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClassifierAnswers(Answering):
-    """Classifiers, each with its own tokens: logits of their mean probabilities, or means of
-    numbers."""
+    """Classifiers, each with its own tokens: logits of mean probabilities, or mean numbers."""
 
     members: Sequence[_Member]
     label_names: Sequence[str]
@@ -239,8 +238,7 @@ def _source(teacher: Teacher) -> str:
 def _found(
     teacher: Teacher, task: Task, names: Sequence[str], wanted: NDArray[np.uint64]
 ) -> Iterator[tuple[int, Any]]:
-    """Hashes of the wanted texts, each with its answer; among equal texts the first comes last, so
-    that it wins in a dict."""
+    """Hashes of wanted texts with answers, the first of equal texts last: it wins in a dict."""
     column, splits = str(teacher.answers), (task.split, task.heldout_split, task.unlabelled_split)
     with TemporaryDirectory() as cache:
         if Path(column).suffix.lower() in DELIMITERS:
@@ -274,8 +272,7 @@ def _found(
 def _logits(
     teacher: Teacher, task: Task, names: list[str], values: Sequence[Any]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """Names of the labels, and logits (rows, C) whose softmax, or sigmoid for several labels, are
-    the probabilities."""
+    """Names of the labels, and logits (rows, C) whose softmax or sigmoid are the probabilities."""
     source, hard = _source(teacher), teacher.answers_as == "labels"
     if hard and task.multi_label:
         raise UserError(

@@ -262,8 +262,7 @@ def _named(
 
 
 def _read_beside(extra: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
-    """Read an extra task. Raises UserError also if its teacher reads other tokens than the
-    study's."""
+    """Read an extra task. Raises UserError if its teacher reads other tokens than the study's."""
     for each in (extra.teacher, teacher):
         if why := only_answers_of(each, None):
             raise UserError(
@@ -315,8 +314,7 @@ def _check_segments(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase, 
 
 
 def check_tokens(inputs: Inputs, splits: Iterable[Split]) -> None:
-    """Refuse tokens of the rows and their padding that a checkpoint does not know; other tokens of
-    the tokenizer do not matter."""
+    """Refuse tokens of the rows and their padding that a checkpoint does not know."""
     last = max(split.last_token for split in splits)
     read = () if inputs.only_answers and inputs.student else inputs.teacher.models[:1]
     for checkpoint in filter(None, (*read, inputs.start)):
@@ -343,8 +341,7 @@ def notes_on_rows(inputs: Inputs, splits: Mapping[str, Split]) -> Iterator[str]:
 def rows_of_students(
     inputs: Inputs, splits: Mapping[str, Split], fidelity: Fidelity, session: Session
 ) -> tuple[Split, Examples, Split]:
-    """Rows that students learn from: train, also as text, and alpha; augmented, and reduced by the
-    fidelity."""
+    """Rows that students learn from: train, also as text, and alpha; augmented, then reduced."""
     roles = inputs.text.roles
     train = roles["train"]
     if inputs.augmenter is not None:

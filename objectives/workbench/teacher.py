@@ -173,8 +173,7 @@ def load_teacher(
     session: Session,
     fine_tune: bool = True,
 ) -> BertForSequenceClassification:
-    """Load the teacher as a BERT of the task's labels, fine-tuned, in evaluation mode on the
-    device."""
+    """Load the teacher as a frozen BERT of the task's labels, fine-tuned, on the device."""
     # Labels bear the names that a fine-tuned checkpoint has for them, if anybody gave it any.
     (checkpoint,) = teacher.models
     if checkpoint.has_classifier:
@@ -195,8 +194,7 @@ def fine_tuned(
     fine_tune: bool = True,
     make: Callable[[], PreTrainedModel] | None = None,
 ) -> Loaded:
-    """`load` the folder of a checkpoint fine-tuned on train. Raises UserError if it is missing and
-    may not be made."""
+    """`load` the folder of a checkpoint fine-tuned on train. Raises UserError if it is lost."""
     # Fine-tuning runs once: the result lies in the cache, named by all that decides it. Text
     # without a role does not; nor does the device where `precision` is "auto", as a run that goes
     # on on another one has one teacher. `make` fine-tunes in another way. Without `fine_tune`, and
@@ -308,8 +306,7 @@ def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
 def weak_teacher_note(
     teacher: Teacher, metric: Metric, value: float, interval: Interval, labels: Labels, classes: int
 ) -> str | None:
-    """Note on a teacher whose metric `value` on the selection split is maybe no better than a
-    constant."""
+    """Note on a teacher whose metric on the selection split is maybe no better than a constant."""
     constant = constant_metric(metric, labels, classes)
     if interval[0] > constant:
         return None

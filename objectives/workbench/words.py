@@ -27,8 +27,7 @@ _FEATURES = 50_000
 
 
 def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[str, Labels]:
-    """Answers (rows,) on "select" and "heldout" of a linear SVM on words; for regression of a ridge
-    regression."""
+    """Answers (rows,) on "select" and "heldout" of a linear SVM on words, or ridge regression."""
     # It is fitted once for all launches; the answers lie in the cache.
     roles = [text.roles[role] for role in _JUDGING]
     lengths = [len(examples.labels) for examples in roles]

@@ -101,8 +101,7 @@ class Workbench:
         architecture: Architecture,
         answers: Mapping[str, Tensor] | None = None,
     ) -> Score:
-        """Score the student `model` by its `answers`. Raises WrongCostError if its costs are not as
-        predicted."""
+        """Score a student by its `answers`. Raises WrongCostError if costs are not as predicted."""
         on_cpu = model.device.type == "cpu"  # a GPU computes faster than torch looks shapes up
         measured = measured_costs(model, self.flops.seq_len, meta=on_cpu)
         costs = (self.flops, self.problem.counted.cost)

@@ -173,8 +173,7 @@ class RelativeSelfAttention(BertSelfAttention):
 
 
 class AdaptedBert(BertForSequenceClassification):
-    """BERT's classifier with `pooler_act`, `embedding_size` and `position_buckets` of its
-    config."""
+    """BERT's classifier that heeds `pooler_act`, `embedding_size` and `position_buckets`."""
 
     def __init__(self, config: BertConfig):
         super().__init__(config)
@@ -187,15 +186,13 @@ class AdaptedBert(BertForSequenceClassification):
 
 
 def settings_of(config: BertConfig) -> dict[str, Any]:
-    """Fields of a configuration that decide, beside the weights, what a model computes and
-    learns."""
+    """Fields of a configuration that decide what a model of these weights computes and learns."""
     names = (*_FIELDS, "pooler_act", "embedding_size")
     return {name: getattr(config, name, None) for name in names}
 
 
 def as_bert(model: PreTrainedModel) -> BertForSequenceClassification:
-    """Convert a classifier of transformers to a BERT with the same logits; a BERT stays as it
-    is."""
+    """Convert a classifier of transformers to a BERT with the same logits; a BERT stays."""
     if isinstance(model, BertForSequenceClassification):
         return model
     adapter = ADAPTERS[model.config.model_type]

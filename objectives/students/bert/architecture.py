@@ -151,8 +151,7 @@ class LayerUnits:
         return self.weight_bits and self.weight_bits * (self.halves or 1)
 
     def rank(self, index: int) -> int:
-        """Rank of the weight at this index of `linears.LINEARS`; 0 for one matrix, and beyond
-        them."""
+        """Rank of the weight at this index of `linears.LINEARS`; 0 for one matrix, and beyond."""
         return self.ranks[index] if self.ranks and index < len(self.ranks) else 0
 
     def widths(self, shape: BertShape) -> Widths[int]:
@@ -200,16 +199,14 @@ class BertArchitecture:
 
     @classmethod
     def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> "BertArchitecture":
-        """Build from booleans for each space, (layers, *units_of), True keeps; a missing space is
-        whole."""
+        """Build from booleans by space, (layers, *units_of), True keeps; a missing one is whole."""
         # Units of a closed head or layer go with it. LayerUnits refuses heads of unequal
         # dimensions.
         layers = tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers))
         return cls(layers, shape=shape)
 
     def masks(self, shape: BertShape, spaces: Sequence[str]) -> dict[str, list[Any]]:
-        """Booleans of each space, (layers, *units_of), as `from_masks` reads them; closed without
-        their head."""
+        """Booleans by space, (layers, *units_of), as for `from_masks`; closed with their head."""
         return {
             space: [_layer_mask(shape, layer, space) for layer in self.layers] for space in spaces
         }
@@ -219,8 +216,7 @@ class BertArchitecture:
         return tuple(layer.widths(shape) for layer in self.layers)
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
-        """Remaining units of each layer by the names of `Widths`; also layers, bits and ranks if
-        cut."""
+        """Remaining units of each layer by names of `Widths`; layers, bits and ranks if cut."""
         sizes = {"heads": self.heads_per_layer, "ffn": self.ffn_per_layer}
         if self.shape is not None:
             of_layers = zip(*self.widths(self.shape), strict=True)
@@ -267,8 +263,7 @@ class BertArchitecture:
     def with_bits(
         self, weights: Sequence[int], inputs: Sequence[int], embeddings: int
     ) -> "BertArchitecture":
-        """Copy with bits for weights and inputs of each layer, and for the embeddings; `FULL_BITS`
-        means not quantised."""
+        """Copy with bits of weights, inputs and embeddings; `FULL_BITS` means not quantised."""
         # A layer whose weights are not quantised rounds no inputs, and none is split.
 
         if self.low_rank and min(weights) < FULL_BITS:
@@ -305,8 +300,7 @@ class BertArchitecture:
         return tuple(len(layer.ffn) for layer in self.layers)
 
     def check(self, shape: BertShape) -> None:
-        """Raise UserError unless this fits `shape`. Two valid architectures are equal if and only
-        if they keep the same units."""
+        """Raise UserError unless this fits `shape`, in the only spelling that its units have."""
         if len(self.layers) != shape.layers:
             raise UserError(
                 f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"

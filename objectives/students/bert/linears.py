@@ -14,8 +14,7 @@ _Count = TypeVar("_Count", bound=Any)
 
 
 class Linear(NamedTuple):
-    """Weight of an encoder layer, (outputs, inputs), with its bias; axes are named by `Widths` or
-    "hidden"."""
+    """Weight of a layer, (outputs, inputs), with its bias; axes as in `Widths`, or "hidden"."""
 
     # Cutting a unit removes the rows that make it, with their biases, and the columns that read it.
 
@@ -134,8 +133,7 @@ def params_of_layer(widths: Widths[_Count], shape: BertShape) -> _Count:
 def areas(
     linears: tuple[Linear, ...], widths: Widths[_Count], *, bias: int = 0, **fixed: int
 ) -> _Count:
-    """Sum outputs x (inputs + bias) over matrices of a layer; `fixed` are sizes that no width
-    changes."""
+    """Sum outputs x (inputs + bias) over a layer's matrices; `fixed` sizes follow from no width."""
     # Each width that makes units stands once, times all that a unit meets: widths may be tensors,
     # for which few operations matter.
     terms = _terms(linears, bias, tuple(fixed.items()))

@@ -16,8 +16,7 @@ LARGEST = {8: 127, 4: 7, 2: 1, 1: 1}
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Pack codes (rows, columns) of any dtype into bytes (rows, columns x bits / 8, rounded up),
-    uint8."""
+    """Pack codes (rows, columns) into bytes (rows, columns x bits / 8, rounded up), uint8."""
     digits = (codes + LARGEST[bits]) // (2 if bits == 1 else 1)  # from 0 on
     each = 8 // bits
     padded = nn.functional.pad(digits.to(torch.uint8), (0, -codes.shape[1] % each))
@@ -35,8 +34,7 @@ def unpack(packed: Tensor, bits: int, columns: int) -> Tensor:
 
 
 def rounded_inputs(inputs: Tensor, bits: int) -> Tensor:
-    """Round each vector (the last axis) to 2^bits equal steps from its least to its largest number,
-    including 0; float32."""
+    """Round each vector (the last axis) to 2^bits equal steps over its range and 0; float32."""
     inputs = inputs.float()
     low, high = inputs.amin(-1, keepdim=True).clamp_max(0), inputs.amax(-1, keepdim=True)
     step = ((high.clamp_min(0) - low) / (2**bits - 1)).clamp_min(torch.finfo(torch.float32).tiny)
@@ -46,8 +44,7 @@ def rounded_inputs(inputs: Tensor, bits: int) -> Tensor:
 
 
 class PackedLinear(nn.Module):
-    """Quantised linear layer, (width, inputs); it `selects` the inputs that the buffer `inputs`
-    names."""
+    """Quantised linear layer, (width, inputs), of all dimensions or those of a buffer `inputs`."""
 
     # A weight of several `halves` is their sum: the rows of one, then those of the next.
 

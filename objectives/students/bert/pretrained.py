@@ -107,8 +107,7 @@ class Checkpoint:
         return config
 
     def bert_config(self) -> BertConfig:
-        """Convert its configuration to a new one of BERT. Raises UserError unless it computes what
-        BERT does."""
+        """New configuration of BERT. Raises UserError unless the model computes what BERT does."""
         config = deepcopy(self.config)
         if differs := self._no_bert:
             raise self.refusal(
@@ -254,8 +253,7 @@ class Checkpoint:
 
     @cached_property
     def _read_tokenizer(self) -> tuple[PreTrainedTokenizerBase, Sequence[str]]:
-        """Load the tokenizer and collect its warnings, as without some package it may read
-        differently."""
+        """Tokenizer with its warnings, as without some package it may read differently."""
         # Without its files transformers would make up a tokenizer that knows no word.
         if not self.has_tokenizer:
             raise self.refusal(f"it has no tokenizer ({_listed(_TOKENIZERS, 'or')})")
@@ -327,8 +325,7 @@ class Checkpoint:
         return self.outputs == [f"LABEL_{output}" for output in range(len(self.outputs))]
 
     def label_order(self, label_names: Sequence[str], *, several: bool = False) -> list[int]:
-        """Index of the classifier's output for each label. Raises UserError for an unknown
-        label."""
+        """Index of the classifier's output for each label. Raises UserError for an unknown one."""
         # They match by name. Names that nobody set (LABEL_0, LABEL_1, ...), labels 0, 1, ... and
         # the one output of a regression match by index.
         outputs, kind = self.outputs, self.config.problem_type

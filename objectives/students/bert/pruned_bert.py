@@ -259,8 +259,7 @@ class PrunedBertLayer(GradientCheckpointingLayer):
 
 
 class PrunedBertForSequenceClassification(BertPreTrainedModel):
-    """Cut BERT with pooler and classifier, like BERT's own classifier, without attention
-    outputs."""
+    """Cut BERT with pooler and classifier, like BERT's classifier without attention outputs."""
 
     config_class = PrunedBertConfig
     supports_gradient_checkpointing = True

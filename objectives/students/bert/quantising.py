@@ -65,8 +65,7 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 def quantised(
     model: PrunedBertForSequenceClassification, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """Pack the model to the bits of its architecture, on the CPU in eval mode; return it unchanged
-    if there are none."""
+    """Pack the model to the bits of its architecture, if any, on the CPU in eval mode."""
     # The pooler has the bits of the layer that has most; classifier, biases, norms and token types
     # stay. Weights in halves have twice the rows: see `splitting`.
     if not architecture.has_bits:
@@ -109,8 +108,7 @@ def keep_pieces(model: PrunedBertForSequenceClassification, pieces: Sequence[int
 
 @torch.no_grad()
 def dense(model: PreTrainedModel) -> PreTrainedModel:
-    """Unpack codes to float32 weights, for training and other runtimes; a model without codes
-    stays."""
+    """Unpack codes, if any, to float32 weights, for training and other runtimes."""
     # What enters the weights is not rounded.
     if not any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
         return model
@@ -136,8 +134,7 @@ def rounds_inputs(model: PreTrainedModel) -> bool:
 def emptied(
     config: BertConfig, changes: Mapping[str, int | None], of_layers: Sequence[Mapping[str, Any]]
 ) -> PrunedBertForSequenceClassification:
-    """Make a model of this configuration with other bits or ranks, in evaluation mode, its weights
-    not set."""
+    """Make a model of this configuration with other bits or ranks, in eval mode, weights unset."""
 
     def changed(fields: Mapping[str, Any], changes: Mapping[str, int | None]) -> dict[str, Any]:
         return {name: value for name, value in {**fields, **changes}.items() if value is not None}

@@ -57,8 +57,7 @@ def check_layers(layers: Sequence[int], count: int) -> None:
 def keep_layers(
     teacher: BertForSequenceClassification, layers: Sequence[int]
 ) -> BertForSequenceClassification:
-    """Build a frozen classifier of these layers of the teacher, with its embeddings, pooler and
-    classifier."""
+    """Build a frozen classifier of these layers of the teacher, its embeddings, pooler and head."""
     config = type(teacher.config).from_dict(
         {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
     )

@@ -93,8 +93,7 @@ class Genotype:
         }
 
     def _recurrence(self) -> dict[str, Any]:
-        """Fields of a recurrent cell; empty for others, so that documents from before these are
-        unchanged."""
+        """Fields of a recurrent cell; none of others, whose documents stay as they were."""
         reads = {"reads": self.reads, "window": self.window} if self.reads else {}
         return {"recurrent": True, **reads} if self.recurrent else {}
 

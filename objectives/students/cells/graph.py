@@ -77,8 +77,7 @@ class Graph:
 
     @classmethod
     def chain(cls, operations: Sequence[str]) -> "Graph":
-        """Make a chain: each node adds its operation's result on the state before it to that
-        state."""
+        """Make a chain: each node adds its operation's result to the state that it reads."""
         rows = enumerate(operations)
         return cls(tuple(Node((place, place), (name, IDENTITY)) for place, name in rows))
 
@@ -204,8 +203,7 @@ def _first_order(nodes: _Edges, inputs: int) -> list[int]:
 
 
 def _colours(nodes: _Edges, placed: Mapping[int, int]) -> dict[int, int]:
-    """Colour refinement (Weisfeiler & Leman 1968): numbers of states that do not depend on their
-    order."""
+    """Colour refinement (Weisfeiler & Leman 1968): numbers of states, whatever their order."""
     # Two states of one number can change places in every cell that is small enough to be one.
     colours = {**dict.fromkeys(nodes, len(nodes) + len(placed)), **placed}
     while True:

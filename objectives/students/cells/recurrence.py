@@ -49,8 +49,7 @@ def over_tokens(
     read: Callable[[int, Tensor, Tensor], Tensor | None] | None = None,
     window: int = 1,
 ) -> Tensor:
-    """Hidden states (B, S, D) of a recurrent cell, 0 at padding; `join` is W, of 2 D inputs and
-    outputs."""
+    """Hidden states (B, S, D) of a recurrent cell, 0 at padding; `join` is W, (2 D, 2 D)."""
     # `step` makes h_t of h + c (tanh(u) - h), where [c, u] = [x, h] W with a sigmoid on c. With
     # `read`, h = read(0, h_{t-1}) read(1, mean of x_{t-m} to x_{t-1}) and x = read(2, x_t) read(3,
     # mean of h_{t-m} to h_{t-1}), None being 1 and m the `window`; else h = h_{t-1} and x = x_t.
