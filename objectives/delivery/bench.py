@@ -252,9 +252,7 @@ class _OnData:
                 write_single(folder, *source, task.max_length, task.truncation, texts)
                 classifiers.append(Classifier(folder))
             for batch in _TEXT_BATCHES:
-                full = texts[
-                    : len(texts) // batch * batch or None
-                ]  # whole batches, if there are any
+                full = texts[: len(texts) // batch * batch or None]  # whole batches, if any
                 times = text_to_label(
                     classifiers, full, batch=batch, say=lambda line: self.say(f"{engine}: {line}")
                 )

@@ -176,12 +176,8 @@ class Holding:
         Returns:
             A line for each comparison.
         """
-        shown = [
-            (
-                f"a text is stranger than {self.strange.now:.1%} of those at writing, in the mean",
-                self.strange,
-            )
-        ]
+        what = f"a text is stranger than {self.strange.now:.1%} of those at writing, in the mean"
+        shown = [(what, self.strange)]
         if self.deferred is not None:
             shown += [(f"{self.deferred.now:.1%} are deferred to a larger model", self.deferred)]
         return [

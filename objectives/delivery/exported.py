@@ -61,9 +61,7 @@ def load_model(folder: Path) -> PreTrainedModel:
     if not folder.is_dir():
         raise UserError(f"'{folder}': there is no such folder of a model")
     with torch.random.fork_rng(devices=[]):
-        model = Checkpoint(str(folder)).load()
-    model.train(False)
-    return model
+        return Checkpoint(str(folder)).load()
 
 
 def score_onnx(

@@ -114,11 +114,7 @@ class GraphSpace:
         passed = Node(outputs, (IDENTITY,) * len(outputs), "mean")
         nodes: list[Node] = []
         given = [0] * self.inputs
-        edges = [
-            edge
-            for node in (*cell.nodes, passed)
-            for edge in zip(node.inputs, node.operations, strict=True)
-        ]
+        edges = [edge for node in (*cell.nodes, passed) for edge in node.edges]
         read = {state for state, name in edges if name != NONE}
         for needed in needed_cells(self.inputs, read, [n == cells - 1 for n in range(cells)]):
             numbers = range(len(nodes) + 1, len(nodes) + 1 + len(cell.nodes))
