@@ -1,5 +1,4 @@
-"""A disk cache: each file is named by its inputs, made by one process at a time, and written
-atomically."""
+"""A disk cache: files named by their inputs, made by one process at a time, written atomically."""
 
 import errno
 import fcntl

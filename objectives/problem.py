@@ -1,5 +1,4 @@
-"""Problem that all trials of a study share: data, teacher, student, cost. Prepared once a
-launch."""
+"""Problem that all trials of a study share: data, teacher, student, cost."""
 
 import hashlib
 import shutil

@@ -27,8 +27,7 @@ class CascadeStage:
     engine: str = ""
     """Engine that answers, if members have several."""
     confidence: Confidence = "probability"
-    """Kind of confidence: the highest probability, its distance from the second, or minus the
-    entropy."""
+    """Highest probability, its distance from the second, or minus the entropy."""
     temperature: float = 1.0
     """Divisor of its logits."""
     threshold: float = -math.inf
@@ -50,8 +49,7 @@ class Member:
     rest: tuple[CascadeStage, ...] = ()
     """Further models of a cascade; see `stages`."""
     costs: Mapping[str, Array] | None = None
-    """Costs (rows,) by role of a cascade; None for a single model, whose answers all cost the
-    same."""
+    """Costs (rows,) by role of a cascade; None for a single model, whose rows all cost alike."""
     deferred: Mapping[str, float] | None = None
     """Share of the rows, by role, that the first model of a cascade defers."""
 

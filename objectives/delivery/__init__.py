@@ -1,2 +1,1 @@
-"""Delivery: checked ONNX files, folders that answer without torch, and milliseconds of whole
-models."""
+"""Delivery: checked ONNX files, folders that answer without torch, times of whole models."""

@@ -51,8 +51,7 @@ class OfRun:
     unpruned: PreTrainedModel | None = None
     """The unpruned model with its weights; None: a twin of the first student, with random ones."""
     layers: int | None = None
-    """Layers of the twin; by default those of the student, as if no whole layers had been left
-    out."""
+    """Layers of the twin; by default those of the student, as if no layer had been left out."""
     data: Inputs | None = None
     """Data of a study, on which models are timed from text to label in onnxruntime and scored in
     engines of other bits than `bits`. A twin is not scored, as its weights are random."""

@@ -56,8 +56,7 @@ def write_model(source: Path, out: Path) -> tuple[Family, bool]:
 
 
 def load_model(folder: Path) -> PreTrainedModel:
-    """Load the classifier of an exported folder, in evaluation mode on the CPU, without running
-    code of it. Raises UserError if there is none."""
+    """Load an exported classifier on the CPU in eval mode, without its code. Raises UserError."""
     if not folder.is_dir():
         raise UserError(f"'{folder}': there is no such folder of a model")
     with torch.random.fork_rng(devices=[]):

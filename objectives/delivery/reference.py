@@ -24,8 +24,7 @@ class Reference:
     """Promised agreement of a folder, and the strangeness of its held-out texts."""
 
     agreement: float
-    """Share of all such texts that the folder answers as the original model does, at 95%
-    confidence."""
+    """Share of such texts that are answered as the original model does, at 95% confidence."""
     deferred: int
     """Held-out texts that the first model deferred."""
     pairs: bool

@@ -62,8 +62,7 @@ def make_runnable(
     engine: Engine, models: Mapping[str, PreTrainedModel], scratch: Path, threads: int, device: str
 ) -> list[Served]:
     """Prepare models for an engine, in order. Names are folders, which may bring ONNX files; other
-    files go to `scratch`, once for all engines. Raises UserError for an engine that does not run
-    here."""
+    files go to `scratch`, once for all engines. Raises UserError if the engine does not run."""
     if engine in ("eager", "bfloat16", "compile"):
         return [_in_torch(engine, model, device) for model in models.values()]
     check_engine(engine, device)
@@ -95,8 +94,7 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
 def onnx_file(
     engine: Engine, model: PreTrainedModel, scratch: Path, own: Path | None = None
 ) -> Path:
-    """File for one of onnxruntime's engines: from the model's `own` folder, or written once to
-    `scratch`. Raises UserError if that is not possible."""
+    """File for an onnxruntime engine, of the `own` folder or written to `scratch`, or UserError."""
     name, write = _FEWER.get(engine, ("model.onnx", None))
     for folder in (own, scratch):
         if folder is not None and (folder / name).is_file():

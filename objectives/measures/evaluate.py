@@ -1,5 +1,4 @@
-"""Score a cut classifier: its metric on a split, its divergence from the teacher, its
-parameters."""
+"""Score a cut classifier: metric on a split, divergence from the teacher, parameters."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -24,8 +23,7 @@ from objectives.students.bert.packing import PackedEmbedding, PackedLinear
 from objectives.text.data import Split
 
 Objective = Literal["metric", "divergence"]
-"""Objective by which a study compares students: the metric, maximised, or the divergence,
-minimised."""
+"""Objective by which a study compares students: maximised metric or minimised divergence."""
 EVALUATION_BATCH = 64
 """Sequences in one forward pass on a CPU."""
 _ON_GPU = (256, 2**15)

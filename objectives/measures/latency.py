@@ -71,8 +71,7 @@ class Latency(Cost):
     ffn: tuple[int, ...]
     """Numbers of heads, and of FFN neurons, that were timed: ascending, from 0 to all."""
     milliseconds: tuple[tuple[float, ...], ...]
-    """Milliseconds of one layer: a row for each number of heads, a column for each number of
-    neurons."""
+    """Milliseconds of one layer: a row for each number of heads, a column for each of neurons."""
     rest: float
     """Milliseconds of embeddings, pooler and classifier together."""
 

@@ -1,5 +1,4 @@
-"""Costs counted on the model itself in one forward pass, independent of its architecture's
-formula."""
+"""Costs counted on the model itself in a forward pass, independent of formulas."""
 
 import torch
 from torch.func import functional_call
@@ -22,8 +21,7 @@ _SMALL = 1e6
 @torch.no_grad()
 def measured_flops(model: PreTrainedModel, seq_len: int, *, meta: bool = True) -> int:
     """FLOPs of one sequence, as torch counts the matmuls that the model executes; with `meta` a
-    large one on the meta device. Attention is in plain matmuls, as torch sees no other
-    everywhere."""
+    large one on the meta device. Attention is in plain matmuls, which torch always sees."""
     meta = meta and count_parameters(model) > _SMALL
     tensors = [*model.named_parameters(), *model.named_buffers()]
     shadows = {name: tensor.to("meta") if meta else tensor for name, tensor in tensors}

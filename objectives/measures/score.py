@@ -12,8 +12,7 @@ class Score(Worth):
     """Metrics and costs of a classifier."""
 
     divergence: float
-    """Divergence from the teacher on the selection split: KL in nats; for regression the mean
-    squared difference."""
+    """`evaluate.divergence` from the teacher on the selection split."""
     heldout_divergence: float
     cost: Finite
     """Cost that the study minimises; an int where it is counted."""
@@ -25,7 +24,6 @@ class Score(Worth):
     """Sizes of each layer: `Architecture.sizes`; for the unpruned model those at ratio 1. BERT's
     kinds of units are named as in `objectives.students.bert.architecture.Widths`."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Threshold of each label by name, as a probability, if `Task.thresholds` are chosen on the
-    selection split."""
+    """Threshold of each label by name, as a probability; empty unless labels have their own."""
     train_divergence: float | None = None
     """Divergence on 256 training rows; None if the model was not trained."""

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from objectives.metric import Labels, Logits, Metric
 
 FEWEST = 10
-"""Selection rows that must have a label to choose its threshold; otherwise that stays at
-probability 0.5."""
+"""Fewest selection rows with a label that choose its threshold; else that is probability 0.5."""
 _PARTS = 5
 _FARTHEST = 15.0
 """Largest distance from logit 0: probabilities beyond round to 0 or 1."""

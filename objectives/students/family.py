@@ -27,8 +27,7 @@ class Family:
     """Family of students: configuration, model, architecture; a subclass if it can do more."""
 
     config: type[PreTrainedConfig]
-    """Configuration with `vocab_size`, `type_vocab_size` and `max_position_embeddings`, as
-    BERT's."""
+    """Configuration with BERT's `vocab_size`, `type_vocab_size`, `max_position_embeddings`."""
     model: type[PreTrainedModel]
     """Classifier with BERT's inputs. Its file imports torch, transformers and, relatively, files
     that do the same, as an exported model carries copies."""

@@ -358,9 +358,8 @@ def find_options(
     progress: Progress,
 ) -> None:
     """Fill in the replacements of each sentence: whole words among the `count` likeliest."""
-    # A word of one piece is masked and gets the masked LM's likeliest words; one of several pieces
-    # the words nearest in `glove`, or by embeddings to the mean of its pieces'. A word without any
-    # keeps itself.
+    # A word of one piece is masked and gets the masked LM's likeliest words; of several pieces the
+    # nearest in `glove`, or by embeddings to the mean of its pieces'; without any it stays.
     model = frozen(_load(masked_lm.checkpoint), device)
     spelled = {
         token: word
@@ -421,8 +420,7 @@ def _logits(
     masked_lm: MaskedLM, model: BertForMaskedLM, asked: Sequence[tuple[Sentence, int]], device: str
 ) -> Tensor:
     """Logits (B, vocabulary) at one masked position of each of B sentences."""
-    # Asked as TinyBERT does: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP],
-    # cut off.
+    # As TinyBERT asks: [CLS], the sentence with the mask, [SEP], the whole sentence, [SEP].
     tokenizer = masked_lm.tokenizer
     ids, types = [], []
     for sentence, index in asked:

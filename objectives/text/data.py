@@ -46,8 +46,7 @@ class Batch:
     attention_mask: Tensor
     """(B, S) bool; False is padding."""
     labels: Tensor
-    """Labels: (B,) int64, classes; or float32, numbers; or (B, C) int8, several labels, each 1 or
-    0."""
+    """Labels: (B,) int64, classes; or float32, numbers; or (B, C) int8, several labels, 1 or 0."""
     rows: Tensor
     """(B,) int64: indices of the sequences in their split."""
 

@@ -1,6 +1,5 @@
-"""Draw a task's rows into four disjoint roles. Of a row without a role its index, a hash of its
-text and its label are kept, 24 bytes; its text is read once it has one. Drawing takes some 150
-bytes a row at its peak."""
+"""Draw a task's rows into four disjoint roles. A row without a role is its index, a hash of its
+text and its label, 24 bytes. Drawing takes some 150 bytes a row at its peak."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,8 +33,7 @@ class Survey:
     """Counts of the rows before any role is drawn."""
 
     texts: int
-    """Number of different texts of the split to draw from; with a label, if the task reads
-    labels."""
+    """Number of different texts of the split to draw from; with a label if the task has any."""
     some: Examples
     """A few of them, evenly spaced, without labels."""
     labels: int
@@ -356,8 +354,7 @@ def _too_few(
     reserved: tuple[int, int],
     names: Sequence[str],
 ) -> str:
-    """Message if the rows cannot be taken, with the remedy; else empty. `kept` rows stay in train,
-    and others are surely taken."""
+    """Remedy if rows cannot be taken, else empty; `reserved` are left, and taken, in any case."""
     if wanted >= len(rows):
         return (
             f"heldout={task.heldout}, select={task.select} and alpha={task.alpha} are taken first; "

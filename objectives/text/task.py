@@ -32,8 +32,7 @@ Rows: TypeAlias = Dataset | pd.DataFrame | pd.Series | Sequence[str] | Mapping[s
 ROLES = ("train", "alpha", "select", "heldout")
 
 _TOKENISED_TOGETHER = 10_000
-"""Rows that are tokenised together: a tokenizer's own record of a row is far larger than the
-tokens."""
+"""Rows that are tokenised together, as a tokenizer's record of a row is larger than the tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,8 +303,7 @@ class LabelledText:
 
     roles: Mapping[str, Examples]
     label_names: Sequence[str]
-    """Names of a classifier's outputs; for a regression the label's column; empty if no label is
-    read."""
+    """Names of a classifier's outputs; of a regression the label's column; empty without labels."""
     unlabelled: Sequence[tuple[str, ...]] = ()
     """Further texts, without a role."""
     read: str = ""

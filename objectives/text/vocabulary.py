@@ -1,6 +1,5 @@
-"""Smaller vocabularies: the word pieces that a task uses most, and a tokenizer of only these.
-Special tokens and pieces of one character stay, as words are spelt with them; the others by
-frequency in the train rows."""
+"""Smaller vocabularies: the word pieces that are most frequent in the train rows, and a tokenizer
+of these. Special tokens and pieces of one character stay, as words are spelt with them."""
 
 import copy
 import json

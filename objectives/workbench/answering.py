@@ -179,8 +179,7 @@ def tokens_of(
 
 
 _OFF = 0.02
-"""Largest distance of a sum of probabilities from 1, as they may be rounded; they are scaled to
-it."""
+"""Largest distance from 1 of a sum of probabilities, which may be rounded and are scaled to 1."""
 _LEAST = 1e-6
 """Smallest probability; lower ones count as this."""
 
@@ -207,8 +206,7 @@ class GivenAnswers(Answering):
 
 def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenAnswers, list[str]]:
     """Read the answers to all texts of a task, and the names of its labels, which are the answers'
-    own if the task has none. Raises UserError for a text without an answer, and for an invalid
-    answer."""
+    own if the task has none. Raises UserError for a missing or invalid answer."""
     texts = [row for rows in text.roles.values() for row in rows.texts] + [*text.unlabelled]
     hashes, names = hashes_of(texts), list(text.label_names)
     answers = _found(teacher, task, names, hashes)

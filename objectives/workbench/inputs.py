@@ -111,9 +111,8 @@ class Inputs:
     def answering(
         self, train: Split | None, session: Session, *, fine_tune: bool = True
     ) -> Answering:
-        """Answering of the rows; `train` are the rows, in the students' tokens, on which a
-        checkpoint without a classifier is fine-tuned (see `teacher.fine_tuned`); None if all have
-        one."""
+        """Answering of the rows; a checkpoint without a classifier is fine-tuned on `train`, in the
+        students' tokens (see `teacher.fine_tuned`)."""
         if self.given is not None:
             return self.given
         if self.only_answers:
@@ -131,8 +130,7 @@ class Inputs:
         return answering.answer(self.split("select"), self.text.roles["select"])
 
     def judging(self, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Split]:
-        """Selection and held-out rows as `split` has them. If the task has no labels, the teacher's
-        answers are the labels."""
+        """Selection and held-out rows of `split`; without labels the teacher's answers are them."""
         splits = [self.split(role, tokenizer) for role in JUDGING]
         if self.task.labelled:
             return splits
@@ -374,9 +372,8 @@ def share_of(rows: int, share: float, seed: int) -> NDArray[np.int64]:
 
 def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]:
     """Meta-features of a task, after auto-sklearn (Feurer et al. 2015)."""
-    # Logarithms of its number of labelled rows and of their mean length in tokens; classes of rows
-    # with labels or answers, 1 for numbers; their entropy in nats; and the teacher's metric on
-    # them.
+    # Logarithms of its labelled rows and of their mean length; classes, 1 for numbers; their
+    # entropy in nats; and the teacher's metric.
     counts = np.unique(select.labels, axis=0, return_counts=True)[1]
     shares = np.ones(1) if select.regression else counts / counts.sum()
     return {

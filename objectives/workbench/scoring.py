@@ -44,10 +44,8 @@ def score_of(
     labels: Sequence[str] = (),
     **sizes: Any,
 ) -> Score:
-    """Score answers beside the teacher's, both logits (rows, C) of "select", "heldout" and maybe
-    "train"."""
-    # `labels` are those that have thresholds of their own, `sizes` the fields of a `Score` on
-    # costs.
+    """Score answers beside the teacher's, both logits (rows, C) by role, "train" if it is there."""
+    # `labels` are those that have thresholds of their own, `sizes` are fields of a `Score`.
     judged, thresholds = answers, list[float]()
     if labels:
         judged, thresholds = less_thresholds(answers, splits["select"], metric)

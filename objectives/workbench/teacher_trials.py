@@ -1,5 +1,4 @@
-"""Try a teacher before any student: at several lengths of its texts, or with several settings, of
-which one is kept."""
+"""Try a teacher before any student: at several lengths of its texts, or with several settings."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,12 +109,10 @@ def lengths(
 
 
 Report = Callable[[int, float], None]
-"""Function of the number of the finished epoch, from 1, and the mean loss on the selection split:
-nats of a class, of several labels their sum, of numbers the squared error. It may raise, to
-stop."""
+"""Function of the finished epoch, from 1, and the mean loss on the selection split: nats of a
+class, of several labels their sum, of numbers the squared error. It may raise, to stop."""
 FineTune = Callable[[Mapping[str, Any], Report], tuple[PreTrainedModel, float]]
-"""Function that fine-tunes a `Teacher` with these settings: returns the classifier and its last
-loss."""
+"""Function that fine-tunes a `Teacher` with these settings, to the classifier and its last loss."""
 
 
 def tune(inputs: Inputs, session: Session, choose: Callable[[FineTune], PreTrainedModel]) -> None:

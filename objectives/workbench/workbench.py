@@ -64,8 +64,7 @@ class Workbench:
     learnt: Split
     """A few rows of `Problem.train`, to measure overfitting."""
     texts: Mapping[str, Examples]
-    """Text of "select", "heldout" and "train", which is that of `learnt`, for models of a smaller
-    vocabulary."""
+    """Text of "select", "heldout" and "train" (`learnt`), for models of a smaller vocabulary."""
     teacher_answers: Mapping[str, Tensor]
     """Logits (rows, C) of the teacher on these roles, in float32."""
     engine: Engine
@@ -91,8 +90,7 @@ class Workbench:
     """Workbenches of the extra tasks, by name."""
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
-        """Logits (rows, C) float32 of the student on "select", "heldout" and "train", whose rows
-        are those of `learnt`, in the engine."""
+        """Logits (rows, C) float32 of the student on "select", "heldout", "train" in the engine."""
         return served_answers(self.engine, model, self._judging(architecture), self.problem.device)
 
     def score(

@@ -76,8 +76,7 @@ class Widths(NamedTuple, Generic[SizeOf]):
     value_inputs: SizeOf
     ffn: SizeOf
     layers: SizeOf
-    """1, or 0 for a layer that is dropped with its biases and norms, so that nothing else
-    counts."""
+    """1, or 0 for a layer that is dropped with its biases and norms: then nothing else counts."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,7 @@ class BertArchitecture:
     @classmethod
     def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> "BertArchitecture":
         """Build from booleans by space, (layers, *units_of), True keeps; a missing one is whole."""
-        # Units of a closed head or layer go with it. LayerUnits refuses heads of unequal
-        # dimensions.
+        # Units of a closed head or layer go with it. LayerUnits refuses heads of unequal sizes.
         layers = tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers))
         return cls(layers, shape=shape)
 

@@ -16,8 +16,7 @@ from objectives.students.bert.pruned_bert import (
 )
 
 FOREIGN = ("auto_map", "custom_pipelines", "quantization_config", "transformers_weights")
-"""Entries of a checkpoint's config.json about code to run and other weights; a cut model has none
-of them."""
+"""Entries of a config.json about code and other weights, of which a cut model has none."""
 
 
 def count_labels(config: PreTrainedConfig) -> int:

@@ -49,8 +49,7 @@ AXES = {
 }
 """Axes along which the units of each space lie."""
 _ALWAYS = 6
-"""Parameters for each dimension of the hidden state that every layer keeps: two output biases, and
-two norms."""
+"""Parameters of every layer for each hidden dimension: two output biases, and two norms."""
 PER_HEAD, INPUTS = AXES["heads"], AXES["input"]
 """Axes that run over the dimensions of one head after another, and axes of the hidden state."""
 

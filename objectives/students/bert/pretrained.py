@@ -56,8 +56,7 @@ _TOKENIZERS = (
     *("sentencepiece.bpe.model", "spiece.model", "spm.model"),
 )
 _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twice"
-"""Text that tokenizers of one vocabulary may split differently: case, accents, characters, marks,
-spaces."""
+"""Text that tokenizers of one vocabulary may split differently."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +180,7 @@ class Checkpoint:
         self, outputs: Sequence[str] | None = None, problem_type: str | None = None
     ) -> PreTrainedModel:
         """Load transformers' own classifier, float32 on the CPU; `outputs` renames outputs."""
-        # Weights that it lacks are drawn from torch's random numbers.
-        # Not all kinds know the attention that transformers would choose.
+        # Weights that it lacks are drawn. Not all kinds know the attention that transformers takes.
         fields: dict[str, object] = {} if self.is_bert else {"_attn_implementation": "eager"}
         if outputs is not None:
             fields |= {**_labels(outputs), "problem_type": problem_type}

@@ -67,8 +67,7 @@ class PrunedBertConfig(BertConfig):
     embedding_bits: ClassVar[int | None] = None
     """Bits of each number of the embeddings of words and positions."""
     sublayers: ClassVar[str | None] = None
-    """Order of the sublayers: "s" is the next layer's attention, "f" its FFN; None: "sf"
-    repeated."""
+    """Order of sublayers: "s" is the next layer's attention, "f" its FFN; None: "sf" repeated."""
     full_vocab_size: ClassVar[int | None] = None
     """Word pieces of the unpruned model, if some were removed; it computes nothing."""
 

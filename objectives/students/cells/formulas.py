@@ -29,8 +29,7 @@ OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 LONGEST = 2_000
 """Largest number of characters of a formula."""
 _SMOOTH = 1e-3
-"""Added under the root of a Euclidean distance: no gradient is infinite at 0, and no rounding
-shows."""
+"""Added under the root of a Euclidean distance, whose gradient would be infinite at 0."""
 
 
 def is_formula(operation: str) -> bool:

@@ -32,8 +32,7 @@ class Genotype:
     recurrent: bool = False
     """Whether the graph is applied token by token; all operations are then `POSITION_WISE`."""
     reads: tuple[str, ...] = ()
-    """Operation of a recurrent cell on each of `READS`; empty: it reads the state and the token as
-    they are."""
+    """Operation of a recurrent cell on each of `READS`; empty: it reads state and token plainly."""
     window: int = 0
     """Tokens and states in the means of `READS`; 0 where there are no reads."""
 
