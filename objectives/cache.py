@@ -24,8 +24,7 @@ seconds_waited = 0.0
 
 
 def content_key(ingredients: Mapping[str, object]) -> str:
-    """SHA-256 of everything that decides an entry, as JSON: the first 16 hexadecimal digits.
-    Numbers of numpy count as those of Python."""
+    """SHA-256, 16 digits, of all that decides an entry, as JSON; numbers of numpy are Python's."""
     text = json.dumps(ingredients, sort_keys=True, default=lambda number: number.item())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

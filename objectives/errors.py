@@ -86,8 +86,7 @@ def a_few(names: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, there: Sequence[str]) -> str:
-    """Suggest the name that was meant, as the end of a line; first one that differs only in case
-    and blanks. Empty if none is similar."""
+    """Suggest the name that was meant, as the end of a line; empty if none is similar."""
     alike = [other for other in there if other.strip().lower() == name.strip().lower()]
     alike += get_close_matches(name, there, n=1)
     return f"; did you mean {alike[0]!r}?" if alike else ""

@@ -41,8 +41,7 @@ def metric_value(metric: Metric, labels: Labels, predictions: Labels, *, classes
 
 
 def correlations(labels: Labels, predictions: Labels, often_RN: NDArray[Any]) -> Floats:
-    """The mean of Pearson's and Spearman's correlation of R samples that have each row so often,
-    (R,); NaN if a prediction is not finite."""
+    """Mean of Pearson's and Spearman's correlation, (R,); NaN if a prediction is not finite."""
     if not np.isfinite(predictions).all():
         return np.full(len(often_RN), np.nan)
     ranked = (_ranks(side, often_RN) for side in (labels, predictions))
@@ -50,8 +49,7 @@ def correlations(labels: Labels, predictions: Labels, often_RN: NDArray[Any]) ->
 
 
 def _ranks(side: Labels, often_RN: NDArray[Any]) -> Floats:
-    """Ranks of each sample's rows, (R, N), the mean of those that equal rows share: counted, since
-    to sort each sample takes ten times as long."""
+    """Mean ranks of each sample's rows, (R, N): counted, as to sort takes ten times as long."""
     order = np.argsort(side, kind="stable")
     group_of_row = np.unique(side, return_inverse=True)[1]
     first = np.unique(side[order], return_index=True)[1]
@@ -60,8 +58,7 @@ def _ranks(side: Labels, often_RN: NDArray[Any]) -> Floats:
 
 
 def _pearson(often_RN: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> Floats:
-    """Pearson's correlation of each sample, (R,); 0 if a side is constant (as Matthews'), where it
-    is not defined. A side is (N,), or (R, N) where samples differ in it."""
+    """Pearson's correlation of each sample, (R,), of sides (N,) or (R, N); 0 if one is constant."""
     constant = np.zeros(len(often_RN), dtype=bool)
     rows, centred = often_RN.sum(1, dtype=np.float64, keepdims=True), []
     for side in (one, other):

@@ -58,8 +58,7 @@ class Cascade:
 
 
 def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArray[np.float64]:
-    """Confidence in each row (rows,), from logits (rows, C): the highest probability; its distance
-    from the second; or minus the entropy in nats."""
+    """Confidence (rows,): highest probability, its distance from the second, or minus entropy."""
     shares = probabilities(logits, temperature)
     if kind == "entropy":
         return np.asarray((shares * np.log(np.maximum(shares, 1e-300))).sum(-1))
@@ -224,8 +223,7 @@ def pairs_of(members: Sequence[Member], rows: GateRows) -> Iterator[CascadePair]
 def threefold(
     pairs: Sequence[CascadePair], which: NDArray[np.bool_] | None = None
 ) -> Iterator[CascadePair]:
-    """Cascades of three models, from pairs that share the middle one, at thresholds that defer each
-    of `_SECOND` of the selection rows, or of a subset."""
+    """Cascades of three models, of which the second defers each of `_SECOND` of the rows."""
     for second in pairs:
         part = second if which is None else second.judged_by(which)
         for large in [second.joined(part.threshold(share)) for share in _SECOND]:

@@ -268,7 +268,6 @@ class Classifier:
         return [answers[row] for row in range(len(listed))]
 
     def _answers(self, logits: Any) -> list[Answer]:
-        """Answers to the rows of (texts, labels)."""
         if self.labels is None:
             return [Answer(number, {}) for number in logits[:, 0].tolist()]
         if self.several:

@@ -69,9 +69,8 @@ def score_onnx(
     tokenizer: PreTrainedTokenizerBase | None = None,
     thresholds: list[float] | None = None,
 ) -> list[float]:
-    """The task's metric of an ONNX file on the selection and the held-out rows of a study's data,
-    in the teacher's tokens or in those of the model's own tokenizer; `thresholds` are the model's
-    probabilities, where its labels have their own."""
+    """Metrics of an ONNX file on the selection and held-out rows, in the students' tokens or the
+    model's own; `thresholds` are its probabilities, where labels have their own."""
     run, metric = partial(run_session, open_session(file)), inputs.task.metric
     splits = {split.role: split for split in inputs.judging(tokenizer)}
     logits = {role: predict_with(run, split) for role, split in splits.items()}

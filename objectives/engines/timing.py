@@ -59,8 +59,7 @@ def milliseconds(run: Callable[[], object], device: str) -> float:
 
 @contextmanager
 def _compiling(models: int) -> Iterator[None]:
-    """Let torch compile this many models: they share one code object, and beyond 8 variants torch
-    would silently run the rest eagerly."""
+    """Let torch compile this many models of one code object: beyond 8 it would run them eagerly."""
     import torch._dynamo
 
     torch.compiler.reset()

@@ -153,8 +153,7 @@ def _value(
 
 
 def _matthews(of_class_RC: Floats, said_RC: Floats, right_R: Floats) -> Floats:
-    """Matthews' correlation of each sample (Gorodkin 2004, for any number of classes); 0 where it
-    is not defined, as all rows have one label or one prediction."""
+    """Matthews' correlation of each sample (Gorodkin 2004); 0 where it is not defined."""
     rows = of_class_RC.sum(1)
     of_class, predicted = (rows**2 - (side**2).sum(1) for side in (of_class_RC, said_RC))
     both = np.sqrt(of_class * predicted)

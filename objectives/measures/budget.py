@@ -101,8 +101,7 @@ def discretise(
 
 
 def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) -> dict[str, Tensor]:
-    """Keep the units of highest score that cost no more than the limit, as `discretise` does
-    without a lower end of the band."""
+    """Keep the units of highest score within the limit, as `discretise` without a lower end."""
     lanes = _Lanes(scores, cost)
     return lanes.masks(lanes.fill(lanes.forced, lanes.ranked, limit))
 
@@ -195,8 +194,7 @@ class _Lanes:
         return self.prices(counts).item()
 
     def prices(self, counts: Tensor) -> Tensor:
-        """Costs of many models, (..., lanes) to (...). In float64: an int64 tensor would be
-        compared with the limit in float32."""
+        """Costs (...) of models (..., lanes), float64: int64 would be compared in float32."""
         layers: Tensor = self.cost.layer(widths := self._widths(counts)).double() * widths.layers
         return layers.sum(-1) + self.cost.fixed
 

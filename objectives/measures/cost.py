@@ -1,5 +1,4 @@
-"""Cost of a BERT classifier in closed form, exact or expected: a sum over layers of a function of
-their widths, in a stated unit."""
+"""Cost of a BERT classifier in closed form, exact or expected: a sum over layers, in a unit."""
 
 # FLOPs = 2 x multiply-accumulates of every matmul that the cut model executes: the linear layers of
 # the encoder, Q K^T, attention times V, pooler, classifier, and the projection of embeddings that
@@ -65,8 +64,7 @@ class Cost(abc.ABC):
 
     @abc.abstractmethod
     def layer(self, widths: Widths[Count]) -> Count:
-        """Cost of a layer that is not dropped, monotone in each width. Ints give an int, tensors a
-        differentiable tensor of their shape."""
+        """Cost of a kept layer, monotone in each width: ints give an int, tensors a tensor."""
 
     @cached_property
     def full(self) -> float:

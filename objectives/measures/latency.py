@@ -114,8 +114,7 @@ def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
 
 
 def _weights(width: Tensor, grid: tuple[int, ...], device: torch.device) -> Tensor:
-    """How much each point of the grid counts at a width, (...) to (..., len(grid)): the two
-    neighbours share it; at a point of the grid that one has all."""
+    """Weights of the two neighbours of a width in the grid: (...) to (..., len(grid))."""
     points = _constant(grid, device)
     width = width.to(device).double()[..., None]
     interval = torch.searchsorted(points[1:-1], width.detach().contiguous())
@@ -194,8 +193,7 @@ def _grid(size: int) -> list[int]:
 
 
 def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Make a table monotone along both axes: midway between the least monotone table above and the
-    greatest below; a monotone table stays as it is."""
+    """Make a table monotone along both axes: midway between the nearest ones above and below."""
     above, below = table, table
     for axis in (0, 1):
         above = np.maximum.accumulate(above, axis)
@@ -210,8 +208,7 @@ def _measure(
     conditions: Conditions,
     session: Session,
 ) -> tuple[list[list[float]], float]:
-    """Milliseconds of one layer, a row for each number of heads and a column for each of neurons,
-    both from 0 on; and of all else in a model. Medians of repeats in which all take turns."""
+    """Milliseconds of one layer by numbers of heads and of neurons, and of all else in a model."""
     engine, progress, threads = conditions.engine, session.progress, torch.get_num_threads()
     full, none = keep_layers(model, (0,) * _LAYERS), keep_layers(model, ())
     cells = [*((units, 0) for units in heads), *((0, units) for units in ffn[1:])]
@@ -237,8 +234,7 @@ def _measure(
 def _cut_alike(
     model: BertForSequenceClassification, heads: int, ffn: int
 ) -> PrunedBertForSequenceClassification:
-    """The model whose layers all keep the first of their heads and neurons; and a few word
-    pieces, as the embeddings of all in a dozen models may be too large for the memory."""
+    """Model whose layers keep their first heads and neurons; few word pieces, to save memory."""
     units = LayerUnits(tuple(range(heads)), tuple(range(ffn)))
     layers = (units,) * model.config.num_hidden_layers
     smaller = cut(model.state_dict(), model.config, BertArchitecture(layers))

@@ -114,8 +114,7 @@ class Split:
         return replace(self, labels=np.where(missing, self.answers(logits), self.labels))
 
     def answers(self, logits: Tensor) -> Tensor:
-        """Turn logits (rows, C) into labels: the likeliest class, the number, or the labels of
-        probability above 0.5, (rows, C)."""
+        """Labels of logits (rows, C): likeliest class, number, or all of probability above 0.5."""
         if self.several:
             return (logits > 0).to(torch.int8)
         return logits[:, 0] if self.regression else logits.argmax(-1)

@@ -57,7 +57,6 @@ def read(task: Task, cache: str) -> Mapping[str, Dataset]:
 
 
 def _from_disk(task: Task, folder: str) -> Dataset | DatasetDict:
-    """Load what save_to_disk wrote."""
     if task.subset is not None:
         raise task.refusal(f"a folder of save_to_disk has no subset '{task.subset}'; leave it out")
     return load_from_disk(folder)

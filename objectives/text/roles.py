@@ -354,7 +354,7 @@ def _too_few(
     reserved: tuple[int, int],
     names: Sequence[str],
 ) -> str:
-    """Remedy if rows cannot be taken, else empty; `reserved` are left, and taken, in any case."""
+    """Remedy if rows cannot be taken, else empty; `reserved` rows stay, and are surely taken."""
     if wanted >= len(rows):
         return (
             f"heldout={task.heldout}, select={task.select} and alpha={task.alpha} are taken first; "

@@ -76,8 +76,7 @@ def _split(task: Task, data: Mapping[str, Dataset], split: str, columns: Sequenc
 
 
 def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool = True) -> Rows:
-    """Read the rows of a split that have a text and a label, some at a time; without `labelled`
-    those that have a text, their labels all -1."""
+    """Read the rows of a split with text and label; if not `labelled`, with text, labelled -1."""
     columns = list(dict.fromkeys((*task.columns, *task.label_columns * labelled)))
     rows = _split(task, data, split, columns)
     missing: dict[str, list[int]] = {column: [] for column in columns}
@@ -133,8 +132,7 @@ def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]])
 def _one_value_a_row(
     task: Task, split: str, name: str, column: pyarrow.ChunkedArray, first: int
 ) -> pyarrow.ChunkedArray:
-    """Column of the data; JSON values of several kinds become text. Raises UserError for a list, a
-    mapping, or bytes; `first` is the index of the column."""
+    """Column of the data, JSON as text. Raises UserError for a list, a mapping, or bytes."""
     kind, is_text = column.type, name in task.columns
     in_json = isinstance(kind, pyarrow.JsonType)
     nested = pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType)

@@ -37,8 +37,7 @@ class TextFile:
     def named(
         cls, path: str | Path, delimiter: str | None, encoding: str, quotechar: str | None = None
     ) -> "TextFile":
-        """Make a `TextFile` of a path. Raises UserError for another suffix, and for a delimiter or
-        a quotechar that is not one character."""
+        """Make a `TextFile`. Raises UserError for other suffixes or more than one character."""
         delimiter = "\t" if delimiter == "\\t" else delimiter  # as a shell gives it
         suffix = Path(path).suffix.lower()
         if suffix not in DELIMITERS:
@@ -289,7 +288,6 @@ def _records(
 def _labels(
     path: Path, delimiter: str, encoding: str, columns: Sequence[int], width: int
 ) -> set[tuple[str, ...]]:
-    """Labels of all rows."""
     with path.open(encoding=encoding, newline="") as stream:
         rows = csv.reader(stream, delimiter=delimiter)
         return {_kinds(row, columns) for row in rows if len(row) == width}

@@ -247,8 +247,7 @@ def _check_given(student: str | None, augmentation: Augmentation | None) -> None
 def _named(
     task: Task, teacher: Teacher, text: LabelledText
 ) -> tuple[LabelledText, GivenAnswers | None]:
-    """Text of the task, with the teacher's names of labels if it has none; and precomputed answers,
-    if any."""
+    """Text of the task, with the teacher's names of lacking labels; and precomputed answers."""
     given, names, roles = None, text.label_names, dict(text.roles)
     if not teacher.checkpoints:
         given, names = read_given(teacher, task, text)

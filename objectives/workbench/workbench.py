@@ -369,8 +369,7 @@ def _unknown_cost_note(inputs: Inputs, counted: Budget, cost: float) -> str | No
 
 
 def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[Budget, Budget]:
-    """Budgets if nothing is cut: ratio 1 is the teacher's cost. Raises UserError for a cost that is
-    only known of a BERT."""
+    """Budgets if nothing is cut: ratio 1 is the teacher's cost. Raises UserError for others."""
     labels = len(inputs.text.label_names)
     nothing = BertShape(layers=0, hidden=0, heads=0, head_dim=0, ffn=0, labels=labels)
     flops = Flops(nothing, inputs.seq_len)

@@ -177,8 +177,7 @@ class LayerUnits:
 
 @dataclass(frozen=True)
 class BertArchitecture:
-    """Architecture of a cut BERT: the units that survive in each layer. A layer may keep no head,
-    no FFN neuron, or neither, or be dropped."""
+    """Architecture of a cut BERT: the units of each layer, which may have none, or be dropped."""
 
     layers: tuple[LayerUnits, ...]
     embedding_bits: int | None = None

@@ -53,8 +53,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def save_in(folder: Path, model: InMemory) -> Path:
-    """Save a model in memory below a folder, named by its content and written once. Raises
-    UserError for anything but a classifier and its tokenizer."""
+    """Save a model in memory below a folder, named by its content, or raise UserError."""
     from objectives.students.bert.pretrained import Checkpoint  # it loads datasets
 
     network = model[0] if isinstance(model, tuple) else getattr(model, "model", None)

@@ -93,8 +93,7 @@ def round_embeddings(model: PreTrainedModel, bits: int | None) -> None:
 
 
 def keep_pieces(model: PrunedBertForSequenceClassification, pieces: Sequence[int]) -> None:
-    """Keep the word embeddings of these ids, ascending and with the padding's, in a float32 model;
-    their indices are the new ids."""
+    """Keep the word embeddings of these ids, ascending, padding's included: indices become ids."""
     weight = model.get_parameter(WORDS).detach()
     beyond = max(0, pieces[-1] + 1 - len(weight))  # added tokens that no text has, without a row
     weight = nn.functional.pad(weight, (0, 0, 0, beyond))

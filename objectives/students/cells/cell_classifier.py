@@ -152,7 +152,6 @@ class CellForSequenceClassification(PreTrainedModel):
         return output
 
     def _states(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> list[Tensor]:
-        """Compute all states of the graph from the first one."""
         states, blocks = [hidden_BSD], iter(self.blocks)
         for node in self.graph.nodes:
             parts = [

@@ -132,8 +132,7 @@ class Formula(nn.Module):
 
 
 def _value(function: str, given: Sequence[Tensor], beyond_B11S: Tensor | None) -> Tensor:
-    """A function of matrices, (B, H, ., .); what lies beyond the text along the rows of the first
-    is left out, if they run along tokens."""
+    """Function of matrices, (B, H, ., .), without what lies beyond the text along tokens."""
     x, y = given[0], given[-1]
     if function in _ENTRYWISE:
         return _ENTRYWISE[function](*given)

@@ -62,8 +62,7 @@ class LightConvolution(nn.Module):
 
 
 class Convolution(nn.Module):
-    """An activation and a convolution, of all channels together or of each for itself, which a
-    linear layer then follows (Chollet 2017)."""
+    """Activation and convolution, of all channels, or of each and a linear layer (Chollet 2017)."""
 
     def __init__(self, width: int, kernel: int, dilation: int = 1, separable: bool = False):
         super().__init__()
