@@ -27,6 +27,7 @@ from objectives.workbench.inputs import Inputs
 Texts = Sequence[str | tuple[str, str]]
 StageSettings = dict[str, Any]
 """An entry of classifier.json."""
+_ROUNDS = 3
 
 
 def stage_of(
@@ -162,21 +163,19 @@ def text_to_label(
     texts: Texts,
     *,
     batch: int = 1,
-    rounds: int = 3,
     say: Callable[[str], None] = lambda line: None,
 ) -> NDArray[np.float64]:
-    """Milliseconds (calls, classifiers) from texts to labels, tokenisation included.
+    """Milliseconds (calls, classifiers) from texts to labels, the median of `_ROUNDS`.
 
     The processor's time of this process, so other processes count little. The classifiers take
-    turns of all texts, so that each has the caches to itself, as it has where it serves; of the
-    `rounds` times of one call the median is taken.
+    turns of all texts, so that each has the caches to itself, as it has where it serves.
     """
     calls = [texts[start : start + batch] for start in range(0, len(texts), batch)]
-    times = np.empty((rounds, len(calls), len(classifiers)))
+    times = np.empty((_ROUNDS, len(calls), len(classifiers)))
     for classifier in classifiers:
         classifier(calls[0], batch)
-    for number in range(rounds):
-        say(f"text to label, batch {batch}: round {number + 1} of {rounds}")
+    for number in range(_ROUNDS):
+        say(f"text to label, batch {batch}: round {number + 1} of {_ROUNDS}")
         for column, classifier in enumerate(classifiers):
             for index, call in enumerate(calls):
                 start = time.process_time()

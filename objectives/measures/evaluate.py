@@ -89,9 +89,8 @@ def less_thresholds(
     """`thresholds.decided` of tensors; the thresholds, also those given, as probabilities."""
     arrays = {role: of_role.numpy() for role, of_role in logits.items()}
     left, thresholds = decided(metric, select.labels, arrays, from_probabilities(shares))
-    return {role: torch.from_numpy(of_role) for role, of_role in left.items()}, as_probabilities(
-        thresholds
-    )
+    tensors = {role: torch.from_numpy(of_role) for role, of_role in left.items()}
+    return tensors, as_probabilities(thresholds)
 
 
 def metric_of(logits: Tensor, split: Split, metric: Metric) -> float:

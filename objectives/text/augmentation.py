@@ -9,7 +9,6 @@ import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -62,11 +61,6 @@ class WordVectors:
     words: Sequence[str]
     vectors: Tensor
     """(V, D) float32."""
-
-    @cached_property
-    def index(self) -> Mapping[str, int]:
-        """The row of each word."""
-        return {word: row for row, word in enumerate(self.words)}
 
     @property
     def fingerprint(self) -> str:
@@ -402,7 +396,8 @@ def _neighbours(
     """The nearest words of each word, given with its pieces, that has a vector."""
     if glove is not None:
         table = glove
-        queries = {word: glove.vectors[glove.index[word]] for word in pieces if word in glove.index}
+        rows = {word: row for row, word in enumerate(glove.words)}
+        queries = {word: glove.vectors[rows[word]] for word in pieces if word in rows}
     else:
         embeddings = model.bert.embeddings.word_embeddings.weight
         tokens = [token for token in sorted(spelled) if spelled[token].isalpha()]
