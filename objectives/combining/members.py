@@ -136,10 +136,7 @@ def probabilities(logits: Array, temperature: float = 1.0) -> NDArray[np.float64
 
 
 def at_least(right: Array | int, rows: int) -> NDArray[np.float64]:
-    """Lower bound, at 95% confidence, of the share of right rows.
-
-    The one-sided bound of Clopper and Pearson (1934) for `right` of `rows` independent rows.
-    """
+    """Lower bound, at 95% confidence, of the share of right rows (Clopper and Pearson 1934)."""
     from scipy.stats import beta  # half a second, which a page need not wait for
 
     right = np.asarray(right)

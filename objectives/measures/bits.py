@@ -1,5 +1,7 @@
-"""Costs that depend on bits: bytes of the file, and bit operations. A search chooses units as if
-nothing were quantised; what the cut model costs counts its bits."""
+"""Costs that depend on bits: bytes of the file, and bit operations.
+
+A search chooses units as if nothing were quantised; what the cut model costs counts its bits.
+"""
 
 import json
 from collections.abc import Iterator, Mapping

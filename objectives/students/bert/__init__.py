@@ -1,8 +1,6 @@
 """BERT: checkpoints in, architectures, the cut model, exported folders.
 
-Importing it makes the cut model known to transformers, so that
-`AutoModelForSequenceClassification.from_pretrained` loads one without custom code.
-"""
+Importing it lets `AutoModelForSequenceClassification` load a cut model without custom code."""
 
 from collections.abc import Sequence
 from typing import Any

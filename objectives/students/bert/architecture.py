@@ -262,7 +262,6 @@ class BertArchitecture:
     ) -> "BertArchitecture":
         """Copy with bits of weights, inputs and embeddings; `FULL_BITS` means not quantised."""
         # A layer whose weights are not quantised rounds no inputs, and none is split.
-
         if self.low_rank and min(weights) < FULL_BITS:
             raise UserError(
                 "architecture: weights of low rank have no bits; leave weight_bits out, or train "

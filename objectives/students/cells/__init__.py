@@ -1,8 +1,6 @@
 """Cells: students that are no BERT, blocks of operations over a sequence.
 
-Importing it makes them known to transformers, so that
-`AutoModelForSequenceClassification.from_pretrained` loads one without custom code.
-"""
+Importing it lets `AutoModelForSequenceClassification` load one without custom code."""
 
 from objectives.students.cells.cell_classifier import CellConfig, CellForSequenceClassification
 from objectives.students.cells.genotype import Genotype

@@ -1,7 +1,4 @@
-"""Recurrence of a cell over tokens.
-
-This file imports torch alone: an exported model carries a copy of it.
-"""
+"""Recurrence of a cell over tokens. It imports torch alone: an exported model carries a copy."""
 
 from collections.abc import Callable
 
