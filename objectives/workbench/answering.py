@@ -158,12 +158,11 @@ def load_classifiers(
         if checkpoint.has_classifier:
             members.append(load(checkpoint.name))
         else:
-            cut = task.max_length, task.truncation
-            train = tokens_of(text.roles["train"], "train", tokenizer, *cut)
+            rows = text.roles["train"]
+            train = tokens_of(rows, "train", tokenizer, task.max_length, task.truncation)
             members.append(fine_tuned(teacher, checkpoint, text, train, load, session=session))
-    several = text.several
-    names = named_outputs(teacher.models, text.label_names, several=several)
-    return ClassifierAnswers(members, names, several, task.max_length, session, teacher.engine)
+    names = named_outputs(teacher.models, text.label_names, several=text.several)
+    return ClassifierAnswers(members, names, text.several, task.max_length, session, teacher.engine)
 
 
 def tokens_of(

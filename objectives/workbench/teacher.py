@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from itertools import islice
@@ -157,11 +157,7 @@ class Teacher(Checked):
     @property
     def fine_tuning(self) -> dict[str, Any]:
         """Settings of the fine-tuning by field; those that are `LATER` only if set."""
-        later = [
-            f.name
-            for f in fields(self)
-            if f.metadata and f.name != "engine" and getattr(self, f.name) != f.default
-        ]
+        later = [n for n in ("warmup", "trials") if getattr(self, n) != getattr(Teacher, n)]
         return {name: getattr(self, name) for name in (*FINE_TUNING, *later)}
 
 
