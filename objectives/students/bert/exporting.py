@@ -87,12 +87,10 @@ def plain_bert(model: PrunedBertForSequenceClassification) -> BertForSequenceCla
     stays = [number for number, layer in enumerate(widths) if layer.layers]
     ffn = max(layer.ffn for layer in widths)
     full = Widths(heads, hidden, hidden, hidden, hidden, hidden, ffn, 1)
-    extras = (
-        *(config.embedding_size, config.embedding_bits, config.pooler_bits),
-        *(config.sublayers, config.position_buckets),
-    )
+    entries = ("embedding_size", "embedding_bits", "pooler_bits", "sublayers", "position_buckets")
+    extras = any(getattr(config, name) is not None for name in entries)
     bits = any(layer.weight_bits or layer.ranks for layer in config.of_layers())
-    as_bert_does = config.pooler_act == "tanh" and extras == (None,) * 5 and not bits
+    as_bert_does = config.pooler_act == "tanh" and not extras and not bits
     if not ffn or not as_bert_does or any(widths[n] != full for n in stays):
         return None
     fields = {name: value for name, value in config.to_dict().items() if name not in _OWN_NAMES}

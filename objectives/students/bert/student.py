@@ -33,13 +33,11 @@ def load_student(
     # Without a classifier (or a pooler) in it, fresh ones are drawn from the seed.
     fine_tuned = checkpoint.has_classifier
     called = called or label_names
-    outputs = None if fine_tuned else called
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        student = as_bert(checkpoint.load_classifier(outputs))
+        student = as_bert(checkpoint.load_classifier(None if fine_tuned else called))
     if fine_tuned:
-        several = problem_type == SEVERAL
-        order = checkpoint.label_order(label_names, several=several)
+        order = checkpoint.label_order(label_names, several=problem_type == SEVERAL)
         take_outputs(student, order, called)
     student.config.problem_type = problem_type
     return frozen(student, device)
