@@ -163,8 +163,7 @@ class _Lanes:
         return steps.bincount(minlength=len(self.lengths))
 
     def kinds(self) -> Iterator[Tensor]:
-        """(lanes,) bool: those of each space with steps to decide, first of the one whose step the
-        whole model would miss most in cost."""
+        """Lanes of each space with steps to decide, (lanes,) bool, first those that cost most."""
         spaces = list(self.of_space.values())
         one_less = self.lengths - torch.eye(len(self.lengths), dtype=torch.int64)
         for kind in self.prices(one_less[[lanes.start for lanes in spaces]]).argsort(stable=True):

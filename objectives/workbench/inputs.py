@@ -111,8 +111,7 @@ class Inputs:
     def answering(
         self, train: Split | None, session: Session, *, fine_tune: bool = True
     ) -> Answering:
-        """Answering of the rows; a checkpoint without a classifier is fine-tuned on `train`, in the
-        students' tokens (see `teacher.fine_tuned`)."""
+        """Answering of the rows; a checkpoint without a classifier is fine-tuned on `train`."""
         if self.given is not None:
             return self.given
         if self.only_answers:

@@ -38,8 +38,7 @@ def is_formula(operation: str) -> bool:
 
 
 def applied(function: str, *operands: str) -> str:
-    """Apply a function to formulas, in canonical form: operands of `add` are sorted, and `neg` and
-    `transpose` undo themselves."""
+    """Apply a function in canonical form: `add` sorts, `neg` and `transpose` undo themselves."""
     if function in ("neg", "transpose") and operands[0].startswith(f"{function}("):
         return operands[0][len(function) + 1 : -1]
     return f"{function}({','.join(sorted(operands) if function == 'add' else operands)})"

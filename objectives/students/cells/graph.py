@@ -125,8 +125,7 @@ class Graph:
         return self.with_sources()[0]
 
     def with_sources(self) -> tuple["Graph", tuple[tuple[int, int], ...]]:
-        """The canonical graph, and of each of its edges, node by node, the number of the node that
-        it was here, and its place there."""
+        """Canonical graph, and of each of its edges the number of its node here, and its place."""
         live = self._kept()
         order = _first_order(live, self.inputs)
         placed = {state: state for state in range(self.inputs)}
