@@ -88,4 +88,5 @@ def _reason(error: Exception) -> str:
 def _by_split(task: Task, data: Dataset | DatasetDict, cache: str) -> Mapping[str, Dataset]:
     """Splits of the data by name; a single data set is the split to draw from."""
     splits = data if isinstance(data, DatasetDict) else {task.split: data}
-    return {split: without_views(rows, cache) for split, rows in splits.items()}
+    # A format for training, which a saved folder has, too, would turn values to tensors.
+    return {name: without_views(rows.with_format(None), cache) for name, rows in splits.items()}

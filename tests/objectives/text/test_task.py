@@ -133,6 +133,19 @@ def test_rows_that_are_no_table_are_refused(rows: Any, message: str) -> None:
         Task.from_rows(rows, name="rows")
 
 
+@pytest.mark.parametrize("columns", [None, ["number"]])
+def test_a_format_for_training_changes_no_text(tmp_path: Path, columns: list[str] | None) -> None:
+    table = numbered().to_dict()
+    rows = Dataset.from_dict({**table, "number": range(len(table["text"]))})
+    formatted = rows.with_format("torch", columns=columns)
+    formatted.save_to_disk(tmp_path / "saved")
+    plain, *others = (
+        load_text(replace(task_of(data), text=("text", "number"))).fingerprint
+        for data in (lambda: rows, lambda: formatted, str(tmp_path / "saved"))
+    )
+    assert others == [plain, plain]
+
+
 def test_splits_of_a_function_or_a_disk_are_those_of_a_folder(folder: Path, tmp_path: Path) -> None:
     splits = DatasetDict(
         {name: Dataset.from_csv(str(folder / f"{name}.csv")) for name in ("train", "test")}
