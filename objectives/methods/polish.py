@@ -80,6 +80,14 @@ class Polish(StagedMethod):
         """Zeros that a sparse method has left stay; other models have none."""
         return True
 
+    def lr_scale(self, problem: Problem, architecture: BertArchitecture | None) -> float:
+        """The share of the FLOPs that a student lost, or of single weights if that is more."""
+        _, model = inherited(Path(self.trials), self.trial)
+        layers = [weight for weight in model.bert.encoder.parameters() if weight.ndim == 2]
+        zeros = sum(int((weight == 0).sum()) for weight in layers)
+        lost = zeros / max(1, sum(weight.numel() for weight in layers))
+        return max(super().lr_scale(problem, architecture), lost)
+
     def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         return problem.budget.ratio(units), 0.0
 

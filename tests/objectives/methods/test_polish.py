@@ -77,12 +77,20 @@ def test_without_stages_a_model_stays_as_it_was(quick: Polish, problem: Problem)
         assert torch.equal(weight, state[name]), name
 
 
-def test_zeros_of_a_sparse_model_stay(quick: Polish, problem: Problem, tmp_path: Path) -> None:
-    sparse = MagnitudePruning(sparsity=0.5, stages=())
-    trials = write_trials(tmp_path, [search_alone(sparse, problem)])
+@pytest.mark.parametrize("ratio", [0.7, 1.0])
+def test_a_sparse_model_learns_and_its_zeros_stay(
+    quick: Polish, problem: Problem, tmp_path: Path, ratio: float
+) -> None:
+    sparse = MagnitudePruning(sparsity=0.5, target_ratio=ratio, stages=())
+    parent = search_alone(sparse, problem)
+    trials = write_trials(tmp_path, [parent])
     found = search_alone(replace(quick, trials=trials), problem)
-    weight = found.model.bert.encoder.layer[0].intermediate.dense.weight
-    assert (weight == 0).float().mean() == pytest.approx(0.5, abs=0.05)
+    before, after = (
+        result.model.bert.encoder.layer[0].intermediate.dense.weight for result in (parent, found)
+    )
+    assert torch.equal(before == 0, after == 0)
+    assert (before == 0).float().mean() == pytest.approx(0.5, abs=0.05)
+    assert not torch.equal(before, after)
 
 
 def why_not(method: Polish, problem: Problem) -> str:
