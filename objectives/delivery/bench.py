@@ -116,11 +116,13 @@ def bench(
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, before)
         torch.set_num_threads(used)
-        scratch = stack.enter_context(TemporaryDirectory())
+        scratch = Path(stack.enter_context(TemporaryDirectory()))
+        # The twin has no folder: one of its name in the working directory is another model's.
+        places = {str(scratch / n) if n == UNPRUNED else n: model for n, model in models.items()}
         for engine in engines:
             say(f"{engine}: preparing {len(models)} models")
             try:
-                ready_models = make_runnable(engine, models, Path(scratch), used, device)
+                ready_models = make_runnable(engine, places, scratch, used, device)
                 served = dict(zip(models, ready_models, strict=True))
                 runs = [ready.run for ready in served.values()]
                 sizes = {name: ready.bytes for name, ready in served.items()}
@@ -160,9 +162,9 @@ def _load(
     folders: Sequence[Path], against: Path | None, of_run: OfRun
 ) -> tuple[str, dict[str, PreTrainedModel]]:
     """The name of the reference, and all models by their names, the reference first."""
-    models = {str(folder): _classifier(folder) for folder in folders}
+    models = {_name(folder): _classifier(folder) for folder in folders}
     if against is not None:
-        return str(against), {str(against): _classifier(against)} | models
+        return _name(against), {_name(against): _classifier(against)} | models
     name, *_ = models
     unpruned = of_run.unpruned
     # Models of a run have one unpruned model, though the first may be a cell.
@@ -170,6 +172,10 @@ def _load(
         if unpruned is None:
             unpruned = family_of(model).unpruned([model, *models.values()], of_run.layers)
     return (name, models) if unpruned is None else (UNPRUNED, {UNPRUNED: unpruned} | models)
+
+
+def _name(folder: Path) -> str:
+    return f"./{folder}" if str(folder) == UNPRUNED else str(folder)
 
 
 def _classifier(folder: Path) -> PreTrainedModel:

@@ -194,6 +194,20 @@ def test_the_reference_is_the_one_that_is_named(folders: list[Path]) -> None:
 
 
 @pytest.mark.slow
+def test_a_folder_that_is_called_unpruned_is_a_model_as_any_other(
+    with_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(with_files, tmp_path / "unpruned")
+    settings = {"batches": [1], "lengths": [4], "engines": ["onnxruntime"], "rounds": 1}
+    timed = bench([Path("unpruned")], **settings)
+    assert timed.reference == UNPRUNED
+    assert [timing.model for timing in timed.timings] == [UNPRUNED, "./unpruned"]
+    twin, model = (timing.bytes for timing in timed.timings)
+    assert model == (with_files / "onnx" / "model.onnx").stat().st_size < twin
+
+
+@pytest.mark.slow
 def test_more_models_are_compiled_than_torch_has_room_for_by_default(
     problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
