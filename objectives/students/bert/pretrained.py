@@ -368,8 +368,11 @@ class Checkpoint:
     def fingerprint_with_tokenizer(self) -> str:
         """Hash of `fingerprint`, the tokenizer's vocabulary, and its reading of a sample text."""
         # Not the tokenizer's files, which each version of transformers writes in its own way.
-        vocabulary, line = self.tokenizer.get_vocab(), self.tokenizer(_PROBE)["input_ids"]
-        return content_key({"model": self.fingerprint, "vocabulary": vocabulary, "line": line})
+        tokenizer, side = self.tokenizer, self.tokenizer.truncation_side
+        read = {"vocabulary": tokenizer.get_vocab(), "line": tokenizer(_PROBE)["input_ids"]}
+        if side != "right":  # that of nearly all
+            read["side"] = side
+        return content_key({"model": self.fingerprint, **read})
 
     @property
     def license(self) -> str | None:

@@ -204,8 +204,11 @@ def test_a_model_in_memory_is_saved_once_whatever_holds_it(tiny_bert: str, tmp_p
     assert list((tmp_path / "models").iterdir()) == [saved]
     loaded = BertForSequenceClassification.from_pretrained(saved)
     assert all(map(torch.equal, loaded.parameters(), model.parameters()))
+    tokenizer.truncation_side = "left"
+    other = save_in(tmp_path / "models", (model, tokenizer))
+    assert AutoTokenizer.from_pretrained(other).truncation_side == "left"
     model.classifier.weight.data += 1
-    assert save_in(tmp_path / "models", (model, tokenizer)) != saved
+    assert save_in(tmp_path / "models", (model, tokenizer)) not in (saved, other)
     with pytest.raises(UserError, match="a BertForSequenceClassification without"):
         save_in(tmp_path, model)  # type: ignore[arg-type]
 
