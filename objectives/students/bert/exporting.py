@@ -46,6 +46,9 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Save a tokenizer. Raises OSError if the disk refuses, which tokenizers does not report."""
+    # transformers saves the side that it was made with, not one that was set later.
+    if tokenizer.truncation_side != tokenizer.init_kwargs.get("truncation_side", "right"):
+        tokenizer.init_kwargs["truncation_side"] = tokenizer.truncation_side
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:
