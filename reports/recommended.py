@@ -24,7 +24,7 @@ def recommended(run: RunRecord) -> FinishedTrial | None:
     little = [
         trial
         for loss in (_LOSSES if metric > 0 else ())
-        for trial in [t for t in run.front if t.result.metric >= (1 - loss) * metric][:1]
+        for trial in [t for t in run.front if _at_most(metric - t.result.metric, loss * metric)][:1]
     ]
     small = [trial for trial in little if trial.result.ratio <= _SAVES]
     bend = knee([trial.result for trial in run.front])
@@ -49,7 +49,7 @@ def answer(view: ParetoView) -> str:
     result, metric = trial.result, view.run.unpruned.metric
     cost = f"unpruned student's {name}" if view.run.unpruned.student_is_new else name
     at, keeps = f"{percent(result.ratio)} of the {cost}", _kept(view, result)
-    if 0 < metric * (1 - max(_LOSSES)) > result.metric:
+    if metric > 0 and not _at_most(metric - result.metric, max(_LOSSES) * metric):
         return f"No model loses at most 3%; trial {trial.number}, at {at}, {keeps}."
     return f"Take trial {trial.number}: at {at} it {keeps}."
 
@@ -66,7 +66,7 @@ def certainty(view: ParetoView) -> str:
     sure = [
         loss
         for loss in (*_LOSSES, 0.05, 0.1)
-        if most <= loss * metric and comparison.rows >= _fewest_rows(loss)
+        if _at_most(most, loss * metric) and comparison.rows >= _fewest_rows(loss)
     ]
     words = f"95% sure to lose at most {sure[0]:.0%}" if sure else "not sure to lose at most 10%"
     rows = comparison.rows_to_decide(trial, _EXPECTED * metric)
@@ -82,16 +82,21 @@ def _fewest_rows(loss: float) -> int:
     return math.ceil(math.log(0.05) / math.log1p(-loss))
 
 
+def _at_most(loss: float, margin: float) -> bool:
+    """Whether a loss is at most a margin, up to rounding."""
+    return loss <= margin + 1e-9
+
+
 def cheapest_within(
     lost: Sequence[float], most_lost: Callable[[int], float | None], margin: float
 ) -> tuple[int, bool] | None:
     """Index of the cheapest model of a front, by rising cost, that loses at most a margin, and
     whether it surely does: by its upper end, `most_lost`, else by its loss. None if none seems
     to."""
-    seems = [index for index, loss in enumerate(lost) if loss <= margin]
+    seems = [index for index, loss in enumerate(lost) if _at_most(loss, margin)]
     for index in seems:
         most = most_lost(index)
-        if most is not None and most <= margin:
+        if most is not None and _at_most(most, margin):
             return index, True
     return (seems[0], False) if seems else None
 

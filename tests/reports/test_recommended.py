@@ -42,6 +42,19 @@ def test_each_question_has_a_model_that_stands_there_once(make_run: Any, make_tr
     assert recommendations(pareto_view(make_run())) == []
 
 
+@pytest.mark.parametrize("unpruned", [0.9, 1.0, 0.6, 0.7])
+def test_a_loss_of_exactly_one_percent_is_within_it_everywhere(
+    make_run: Any, make_trial: Any, unpruned: float
+) -> None:
+    rows = [(300_000, round(0.99 * unpruned, 6)), (900_000, unpruned)]
+    run = make_run([make_trial(n, *row) for n, row in enumerate(rows)])
+    view = pareto_view(replace(run, unpruned=replace(run.unpruned, metric=unpruned)))
+    assert answer(view).startswith("Take trial 0")
+    first, *_ = recommendations(view)
+    assert first.trial.number == 0
+    assert first.reasons[:2] == ("recommended", "cheapest within 1%")
+
+
 def test_damaged_trials_are_called_that(make_run: Any, make_trial: Any) -> None:
     whole, damaged = make_trial(0, 300_000, 0.9), make_trial(1, 400_000, 0.9)
     damaged = replace(damaged, damage=("model.safetensors is cut short",))
