@@ -89,16 +89,20 @@ class Overlay:
 
     @property
     def groups(self) -> dict[str, list[int]]:
-        """Indices of the runs that differ only in their seed, by a name for the group."""
+        """Indices of the runs that differ in their seed alone, by a name for the group."""
         by_study: dict[tuple[tuple[str, str], ...], list[int]] = {}
         for index, run in enumerate(self.runs):
             shared = [item for item in run.definition.items() if item[0] not in ("seed", "name")]
             by_study.setdefault(tuple(sorted(shared)), []).append(index)
-        groups = {}
+        groups = dict[str, list[int]]()
         for indices in by_study.values():
-            name = self.names[indices[0]]
-            if len(indices) > 1:
-                name += f" and {len(indices) - 1} more seed{'s' if len(indices) > 2 else ''}"
+            name, others = self.names[indices[0]], len(indices) - 1
+            if len({self.runs[index].definition.get("seed") for index in indices}) <= others:
+                # Of one seed: they differ in what no definition holds, such as the sampler.
+                groups |= {self.names[index]: [index] for index in indices}
+                continue
+            if others:
+                name += f" and {others} more seed{'s' if others > 1 else ''}"
             groups[name] = indices
         return groups
 

@@ -269,7 +269,7 @@ def _want_student(plan: _Plan, train: int, speed: AnswerTimes, seconds: float) -
     measured = (
         trial.seconds / (trial.knobs[epochs] * train / _BATCH)
         for trial in plan.run.finished
-        if epochs in trial.knobs and trial.seconds is not None
+        if epochs in trial.knobs and trial.seconds  # 0 where a clock was set back
     )
     step = min(measured, default=_PASSES * _BATCH * speed.student * speed.training)
     steps = int(min(_WHOLE, seconds / step))
@@ -365,7 +365,7 @@ def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
     taken = [
         (_steps(trial.knobs, train), trial.seconds)
         for trial in run.finished
-        if plain.items() <= trial.knobs.items() and trial.seconds is not None
+        if plain.items() <= trial.knobs.items() and trial.seconds
     ]
     if not taken:
         return None

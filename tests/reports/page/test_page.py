@@ -21,6 +21,7 @@ import pytest
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord, TrialRecord, front_document
 from orchestrator.runs.run_folder import RunFolder
+from reports.overlay import overlay
 from reports.page.page import write_report
 from tests.reports.conftest import SPACE, widths_of, write_trial_files
 
@@ -238,6 +239,9 @@ def test_page_of_several_runs_names_each(
     assert "maskfront export runs/2 --trial" in page.words
     names = [trace["name"] for trace in page.documents["figure-hypervolume-trials"]["data"]]
     assert "median of many (runs/0) and 2 more seeds" in names
+    others = [make_many(40, name=name, folder=Path(f"runs/{name}")) for name in ("tpe", "gp")]
+    apart = overlay(others).groups
+    assert apart == {"tpe": [0], "gp": [1]}, "of one seed: two samplers, say"
     fronts = {
         trace["name"]: len(trace["x"])
         for trace in page.documents["figure-front"]["data"]
