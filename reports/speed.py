@@ -131,7 +131,7 @@ def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
     if not timed:
         return ""
     model, engine = min(timed, key=lambda pair: pair[0].milliseconds)
-    worth = f", {run.metric_name} {model.worth.metric:.4f}" if model.worth else ""
+    worth = f", {run.task_metric} {model.worth.metric:.4f}" if model.worth else ""
     size_only = [bits for bits, numbers in without_kernel(run, speeds).items() if trial in numbers]
     size_only_text = f"; its {size_only[0]} bits: size only" if size_only else ""
     return f"{model.text}, {model.megabytes:.1f} MB in {engine}{worth}{size_only_text}"

@@ -83,7 +83,8 @@ class Polish(StagedMethod):
     def lr_scale(self, problem: Problem, architecture: BertArchitecture | None) -> float:
         """The share of the FLOPs that a student lost, or of single weights if that is more."""
         _, model = inherited(Path(self.trials), self.trial)
-        layers = [weight for weight in model.bert.encoder.parameters() if weight.ndim == 2]
+        named = model.named_parameters()
+        layers = [w for name, w in named if name.startswith("bert.encoder.") and w.ndim == 2]
         zeros = sum(int((weight == 0).sum()) for weight in layers)
         lost = zeros / max(1, sum(weight.numel() for weight in layers))
         return max(super().lr_scale(problem, architecture), lost)

@@ -207,7 +207,7 @@ class Candidates:
         with new_folder(out, replace=replace) as unfinished:
             first = found.stages[0]
             if done.alone and first.number is not None:
-                note = f"classify.py: {done.worth(run.metric_name)}, in {first.engine}"
+                note = f"classify.py: {done.worth(run.task_metric)}, in {first.engine}"
                 export(run, first.number, unfinished, notes=(note,))
             else:
                 card = deployed_card(run, done, self.inputs.task.max_length)

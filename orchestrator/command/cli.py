@@ -110,7 +110,7 @@ def _compress(
         compressed = compress(model, **options, command=_again(context), say=say_to_stderr)
     done = compressed.deployed
     typer.echo(f"{done.folder}  ({done.what()})")
-    typer.echo(f"  {done.worth(compressed.run.metric_name)}")
+    typer.echo(f"  {done.worth(compressed.run.task_metric)}")
     if not compressed.passed:
         typer.echo("  it does not pass the gate: it is the nearest")
     for line in compressed.advice:
@@ -211,7 +211,7 @@ def _cascade(
     served = None if engine is None else check_engines([engine])[0]
     study = load_study_of(study_file or launched_file(run), record.name)
     done = cascade(record, study, out, aims, served, say_to_stderr)
-    typer.echo(f"{done.folder}  ({done.what()}; {done.worth(record.metric_name)})")
+    typer.echo(f"{done.folder}  ({done.what()}; {done.worth(record.task_metric)})")
 
 
 @app.command("polish")

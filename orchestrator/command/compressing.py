@@ -203,7 +203,7 @@ def compress(
             deployed = candidates.deploy(run, cascade, rows, out, promised, replace=is_own())
             passed &= gate.name != "max_ms" or deployed.milliseconds <= gate.aim
             verdict = _verdict(gate, sizes, passed)
-            choice_of(deployed, run.metric_name, verdict, members, rows).keep(run)
+            choice_of(deployed, run.task_metric, verdict, members, rows).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
     advice = (*fewer, *planning.advice(run, sizes))

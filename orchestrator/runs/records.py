@@ -165,6 +165,11 @@ class RunRecord:
         return DIVERGENCE if self.unpruned.objective == "divergence" else self.metric_name
 
     @property
+    def task_metric(self) -> str:
+        """Name of the metric without an engine, for scores that another engine gave."""
+        return self.metric_name.partition(" in ")[0]
+
+    @property
     def bits(self) -> int:
         """Bits of the weights in the engine that scored the models."""
         return BITS[self.definition.get("engine", "eager")]

@@ -150,7 +150,7 @@ class _Drawing:
     def add_served(self, speed: Speed, colour: str, mark: str, star: str) -> None:
         front = [(trial.number, speed.models.get(trial.number)) for trial in self.run.front]
         unpruned = [(None, speed.unpruned_model(self.run.unpruned))]
-        metric = self.run.metric_name
+        metric = self.run.task_metric
         for timed, name, symbol, size in (
             (front, "front", mark, 10),
             (unpruned, "unpruned model", star, 15),

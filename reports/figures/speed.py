@@ -92,7 +92,7 @@ def _beaten(run: RunRecord, shape: Sequence[Speed], rival: Speed) -> str:
             counts.append(f"{beaten} of {len(front)} in {name}")
     return (
         f"the unpruned model takes {limit:.2f} ms and {unpruned.megabytes:.1f} MB in "
-        f"{rival.engine}, with {run.metric_name} {worth.metric:.4f} (held out "
+        f"{rival.engine}, with {run.task_metric} {worth.metric:.4f} (held out "
         f"{worth.heldout_metric:.4f}). It beats these models of the front, "
         f"which are no faster and no better: {', '.join(counts)}"
     )

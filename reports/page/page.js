@@ -157,7 +157,7 @@ function facts(run, trial) {
     for (const [engine, served] of Object.entries(trial.engines ?? {})) {
       rows.push([`MB in ${engine}`, served.megabytes.toFixed(1)]);
       if (served.metric === undefined) continue;
-      rows.push([`${data.runs[run].metric} in ${engine}`, withInterval(served.metric, served.interval)]);
+      rows.push([`${data.runs[run].task_metric} in ${engine}`, withInterval(served.metric, served.interval)]);
       rows.push([`held out in ${engine}`, withInterval(served.heldout_metric, served.heldout_interval)]);
     }
   }

@@ -62,6 +62,7 @@ def document(
             {
                 "name": name,
                 "metric": run.metric_name,
+                "task_metric": run.task_metric,
                 "unit": run.unpruned.unit,
                 "export": command,
                 "unpruned": {

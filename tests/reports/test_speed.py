@@ -427,6 +427,10 @@ def test_bits_of_no_engine_are_size_only(make_run: Any, make_trial: Any, tmp_pat
     assert [fastest(run, both, n).endswith("; its 4 bits: size only") for n in (0, 1, 2)] == [
         *(False, False, True)
     ]
+    worth = Worth(0.9, (0.8, 1.0), 0.9, (0.8, 1.0))
+    served = replace(both[0], models={0: replace(both[0].models[0], worth=worth)})
+    scored_by_int8 = replace(run, metric_name="accuracy in onnxruntime-int8")
+    assert "in eager, accuracy 0.9000" in fastest(scored_by_int8, [served], 0)
     assert speed_section(overlay(run), [[replace(one, models={}) for one in both]]) is None
     section = speed_section(overlay(run), [both])
     assert section is not None
