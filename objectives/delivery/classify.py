@@ -222,6 +222,7 @@ class Classifier:
         if len(set(self.labels or ())) < len(self.labels or ()):
             raise ValueError(f"{folder}/classifier.json: two labels have one name: {self.labels}")
         self.several: bool = settings.get("several", False)
+        self.pairs: bool | None = settings.get("pairs")  # None: not known
         self.thresholds: list[float] = settings.get("thresholds") or [0.5] * len(self.labels or ())
         self.stages = [_Stage(Path(folder), stage, threads) for stage in settings["stages"]]
         self.asked = self.deferred = 0
@@ -229,7 +230,7 @@ class Classifier:
 
     def logits(self, texts: Iterable[str | tuple[str, str]]) -> Any:
         """Logits of one batch of texts, (texts, labels)."""
-        return self._logits(_listed(texts))
+        return self._logits(_listed(texts, self.pairs))
 
     def _logits(self, batch: Sequence[Any]) -> Any:
         stage, deferred = self.stages[0], 0
@@ -252,7 +253,7 @@ class Classifier:
 
     def __call__(self, texts: Iterable[str | tuple[str, str]], batch: int = 8) -> list[Answer]:
         """Answer each text, in order; a string is one text."""
-        listed = _listed(texts)
+        listed = _listed(texts, self.pairs)
         if len(listed) == 1:
             return self._answers(self._logits(listed))
         # Texts of about one length share a batch, so that there is less padding to compute; which
@@ -289,15 +290,18 @@ class Classifier:
         ]
 
 
-def _listed(texts: Any) -> list[Any]:
-    """Convert texts to a list. Raises TypeError for anything but strings and pairs of strings."""
+def _listed(texts: Any, pairs: bool | None) -> list[Any]:
+    """Convert texts to a list. Raises TypeError for anything but strings or pairs of strings."""
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):
         raise TypeError("a table or a mapping gives the names of its columns; give a list of texts")
     listed = [texts] if isinstance(texts, str) else texts
-    return [_checked(index, text) for index, text in enumerate(listed)]
+    return [_checked(index, text, pairs) for index, text in enumerate(listed)]
 
 
-def _checked(index: int, text: Any) -> str | tuple[str, ...]:
+def _checked(index: int, text: Any, pairs: bool | None) -> str | tuple[str, ...]:
+    if pairs is not None and isinstance(text, str) == pairs:
+        reads = "pairs of texts, a list of tuples" if pairs else "strings, a text each"
+        raise TypeError(f"texts[{index}] is {text!r:.60}; this model reads {reads}")
     if isinstance(text, str):
         return _mended(text)
     pair = isinstance(text, tuple | list | np.ndarray) and len(text) == 2
@@ -336,6 +340,8 @@ _CONFIDENCES: dict[str, Callable[[list[float]], float]] = {
 def _main() -> None:
     """Print the label of each line as it arrives, and at the end the lines that are not UTF-8."""
     classifier, torn = Classifier(), []
+    if classifier.pairs:
+        sys.exit("this model reads pairs of texts, not lines: call Classifier of classify.py")
     try:
         for number, line in enumerate(sys.stdin.buffer, 1):
             text = line.decode("utf-8-sig", "replace")

@@ -84,10 +84,11 @@ def write_classifier(
     *,
     several: bool = False,
     thresholds: Sequence[float] | None = None,
+    pairs: bool | None = None,
 ) -> None:
     """Write classifier.json and classify.py. Stages with the same tokenizer share its file;
     `labels` are in the order of the outputs, None for regression; with `several` a text has each
-    label above its threshold, or above 0.5."""
+    label above its threshold, or above 0.5; `pairs` says whether it reads pairs of texts."""
     for earlier, stage in combinations(stages, 2):
         file, shared = (folder / of_stage["tokenizer"] for of_stage in (stage, earlier))
         if file != shared and file.read_bytes() == shared.read_bytes():
@@ -96,6 +97,8 @@ def write_classifier(
     document: StageSettings = {"labels": labels, "several": several, "stages": list(stages)}
     if thresholds:
         document["thresholds"] = thresholds
+    if pairs is not None:
+        document["pairs"] = pairs
     (folder / "classifier.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name("classify.py"), folder / "classify.py")
 
@@ -123,7 +126,8 @@ def deploy(
         with TemporaryDirectory() as scratch:
             file = onnx_file(engine, model, files or Path(scratch))
             shutil.copyfile(file, folder / file.name)
-    write_single(folder, file.name, model, tokenizer, max_length, truncation, texts)
+    pairs = not isinstance(texts[0], str) if texts else None
+    write_single(folder, file.name, model, tokenizer, max_length, truncation, texts, pairs)
 
 
 def write_single(
@@ -134,6 +138,7 @@ def write_single(
     max_length: int,
     truncation: str = "head",
     texts: Texts = (),
+    pairs: bool | None = None,
 ) -> None:
     """`write_classifier` for the file of one model (see `stage_of`)."""
     config: Any = model.config
@@ -144,6 +149,7 @@ def write_single(
         names if len(names) > 1 else None,
         several=config.problem_type == SEVERAL,
         thresholds=getattr(config, "thresholds", None),
+        pairs=pairs,
     )
 
 

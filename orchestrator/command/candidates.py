@@ -233,7 +233,8 @@ class Candidates:
             if name != names[-1]:
                 entry |= {key: getattr(stage, key) for key in _DEFERS}
             stages.append(entry)
-        deployed.write_classifier(folder, stages, settings["labels"])
+        pairs = settings.get("pairs")
+        deployed.write_classifier(folder, stages, settings["labels"], pairs=pairs)
 
     def _measured(
         self, folder: Path, out: Path, found: Cascade, rows: GateRows

@@ -180,7 +180,8 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         file = "onnx/model_int8.onnx" if "int8" in inputs else "onnx/model.onnx"
         longest = int(run.definition["task.max_length"])
         truncation = run.definition.get("task.truncation", "head")
-        write_single(folder, file, model, tokenizer, longest, truncation)
+        pairs = "text pair" in run.sources
+        write_single(folder, file, model, tokenizer, longest, truncation, pairs=pairs)
         notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes
 

@@ -167,6 +167,28 @@ def test_half_a_character_costs_its_text_alone(alone: Path, both: Path) -> None:
         assert answers[3] == classifier([TEXTS[3] + " \ufffd"])[0]
 
 
+def test_texts_of_the_other_kind_are_refused(alone: Path, tmp_path: Path) -> None:
+    texts: dict[str, list[Any]] = {"pairs": [("lab kab", "joy")], "singles": ["lab kab joy"]}
+    classifiers = {}
+    for name, examples in texts.items():
+        shutil.copytree(alone, tmp_path / name)
+        stages = json.loads((alone / "classifier.json").read_text())["stages"]
+        write_classifier(tmp_path / name, stages, LABELS, pairs=name == "pairs")
+        classifiers[name] = opened(tmp_path / name)
+        assert len(classifiers[name](examples)) == 1
+    with pytest.raises(TypeError, match=r"texts\[0\] is \('lab kab', 'joy'\); .* reads strings"):
+        classifiers["singles"](texts["pairs"])
+    shell = subprocess.run(
+        [sys.executable, tmp_path / "pairs" / "classify.py"],
+        input="lab\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shell.returncode == 1
+    assert shell.stderr.startswith("this model reads pairs of texts, not lines")
+
+
 def test_two_labels_of_one_name_are_refused(alone: Path, tmp_path: Path) -> None:
     shutil.copytree(alone, tmp_path / "own")
     file = tmp_path / "own" / "classifier.json"
