@@ -28,6 +28,11 @@ class BusyClock:
         self._starts, self._ends = [start for start, _ in busy], [end for _, end in busy]
         self._before = list(accumulate((end - start for start, end in busy), initial=0.0))
 
+    @property
+    def now(self) -> float:
+        """Seconds up to the last recorded moment."""
+        return self._before[-1]
+
     def __bool__(self) -> bool:
         return bool(self._starts)
 

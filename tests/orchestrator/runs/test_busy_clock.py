@@ -20,9 +20,10 @@ def test_the_clock_leaves_out_the_time_between_launches() -> None:
     clock = BusyClock([at(0, 10), at(5, 20), at(1000, 1010), at(1005, None)])
     seconds = [clock(START + s) for s in (-1, 0, 7, 20, 500, 1000, 1004, 2000)]
     assert seconds == [0, 0, 7, 20, 20, 20, 24, 30]
+    assert clock.now == 30
 
 
 def test_without_times_it_says_so() -> None:
     clock = BusyClock([at(None, None)])
     assert not clock
-    assert clock(START) == 0
+    assert (clock.now, clock(START)) == (0, 0)
