@@ -22,7 +22,6 @@ def test_a_file_is_words_and_their_numbers(file: Path) -> None:
     assert vectors.words == ["the", "seà", ". . ."]
     torch.testing.assert_close(vectors.vectors, torch.tensor([[1, -2.5], [0.3, 0], [4, 5]]))
     assert vectors.vectors.dtype == torch.float32
-    assert vectors.index == {"the": 0, "seà": 1, ". . .": 2}
 
 
 def test_only_the_first_rows_are_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
