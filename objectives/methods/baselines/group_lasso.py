@@ -2,8 +2,8 @@
 units of the smallest weights go (Wen et al. 2016)."""
 
 # After each step of a stage that searches, the penalty takes a proximal step of its own. With eta
-# the peak of the stage's learning rate and w_i the n_i weights of a unit, the rows that make it and
-# the columns that read it,
+# the peak of the rate at which the student learns (`lr_scale` of the stage's: at R = 1 nothing
+# moves) and w_i the n_i weights of a unit, the rows that make it and the columns that read it,
 #
 #     w_i <- max(1 - eta lambda sqrt(n_i) / |w_i|, 0) w_i
 #
@@ -40,8 +40,8 @@ class GroupLasso(StagedMethod):
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"penalty"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn")
 
-    penalty: NonNegativeFloat = 0.1
-    """lambda: shrinkage of a weight in a step, as a share of the stage's learning rate. >= 0."""
+    penalty: NonNegativeFloat = 0.2
+    """lambda: shrinkage of a weight in a step, as a share of the student's learning rate. >= 0."""
     of: Of = "units"
     """Object of the norm: "units" is group lasso, "weights" is L1."""
     stages: tuple[Stage, ...] = (
@@ -76,6 +76,7 @@ class Shrinking:
 
     def __init__(self, members: Sequence[GroupLasso], problem: Problem):
         self.members, self.problem = members, problem
+        self.penalties = [m.penalty * m.lr_scale(problem, None) for m in members]
         self.means: dict[str, Tensor] = {}
         """Root mean square of the weights of each unit, (K, layers, units)."""
 
@@ -85,7 +86,8 @@ class Shrinking:
     @torch.no_grad()
     def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
         index = [stage.name for stage in self.members[0].stages].index(training.stage.name)
-        steps = [m.penalty * m.stages[index].learning_rate for m in self.members]
+        rates = [member.stages[index].learning_rate for member in self.members]
+        steps = [penalty * rate for penalty, rate in zip(self.penalties, rates, strict=True)]
         threshold, shape = on_device(torch.tensor(steps), self.problem.device), self.problem.shape
         for space in self.members[0].spaces:
             (units,), weights = units_of(shape, space), training.population.weights

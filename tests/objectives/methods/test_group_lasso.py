@@ -14,10 +14,10 @@ from objectives.students.bert.linears import AXES
 from objectives.training.computed_weights import unit_parts
 from objectives.training.stages import Stage
 from tests.conftest import TINY
-from tests.objectives.conformance import RECOVER, PruningConformance, training_of
+from tests.objectives.conformance import RECOVER, PruningConformance, search_alone, training_of
 
 SHRINK = Stage(name="search", epochs=1, learning_rate=1e-3, loss="prediction+hidden", searches=True)
-QUICK = GroupLasso(batch_size=16, tolerance=0.1, penalty=1.0, stages=(SHRINK, RECOVER))
+QUICK = GroupLasso(batch_size=16, tolerance=0.1, penalty=2.0, stages=(SHRINK, RECOVER))
 
 
 class TestConformance(PruningConformance):
@@ -67,7 +67,7 @@ def test_a_step_shrinks_each_unit_by_its_size_and_each_student_by_its_penalty(
     problem: Problem,
 ) -> None:
     training = training_of(problem, students=2)
-    members = [replace(QUICK, penalty=0.0), replace(QUICK, penalty=3.0)]
+    members = [replace(QUICK, penalty=0.0), replace(QUICK, penalty=6.0)]  # of a rate of a half
     parts = unit_parts(training.population.weights, 0, AXES["ffn"], TINY.ffn)
     before = torch.cat([part.flatten(2) for part in parts], dim=-1)
     alpha = Shrinking(members, problem)
@@ -81,12 +81,19 @@ def test_a_step_shrinks_each_unit_by_its_size_and_each_student_by_its_penalty(
     torch.testing.assert_close(alpha.means["ffn"][1, 0], means)
 
 
+def test_a_student_that_loses_nothing_is_not_shrunk(problem: Problem) -> None:
+    found = search_alone(replace(QUICK, penalty=100.0, target_ratio=1.0), problem)
+    assert found.architecture == BertArchitecture.full(TINY)
+    for name, weight in found.model.state_dict().items():
+        assert torch.equal(weight, problem.student.state_dict()[name]), name
+
+
 def test_units_that_the_penalty_closed_leave_first(problem: Problem) -> None:
     """A neuron of small weights is closed in one step, and those that are open meet the budget."""
     training = training_of(problem)
     for part in unit_parts(training.population.weights, 2, AXES["ffn"], TINY.ffn):
         part[:, :20].mul_(1e-4)
-    alpha = Shrinking([replace(QUICK, penalty=1.0, target_ratio=0.9, tolerance=0.08)], problem)
+    alpha = Shrinking([replace(QUICK, penalty=10.0, target_ratio=0.9, tolerance=0.08)], problem)
     measured = alpha.learn(training, {}, 0.0)
     units = TINY.layers * (TINY.heads + TINY.ffn)
     assert measured["closed"].tolist() == pytest.approx([20 / units])
@@ -99,7 +106,7 @@ def test_l1_shrinks_single_weights(problem: Problem) -> None:
     training = training_of(problem)
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     before = training.population.weights[name].detach().clone()
-    alpha = Shrinking([replace(QUICK, of="weights", penalty=20.0)], problem)
+    alpha = Shrinking([replace(QUICK, of="weights", penalty=40.0)], problem)
     alpha.learn(training, {}, 0.0)
     expected = before.sign() * (before.abs() - 0.02).clamp_min(0)
     torch.testing.assert_close(training.population.weights[name].detach(), expected)
