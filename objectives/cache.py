@@ -52,10 +52,18 @@ def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
                 written.replace(target / written.name)
             sync(target)
             return
-        if replace and target.is_dir():
-            _remove(target)
-        unfinished.replace(target)
+        old = None
+        if replace and target.is_dir():  # which no folder replaces, so that it goes aside
+            old = target.rename(target.with_name(f".{target.name}.replaced-{secrets.token_hex(8)}"))
+        try:
+            unfinished.replace(target)
+        except OSError:
+            if old is not None:
+                old.rename(target)
+            raise
         sync(target.parent)
+        if old is not None:
+            _remove(old)
     finally:
         _remove(unfinished)
 

@@ -97,7 +97,9 @@ def bench(
         UserError: for a folder without a classifier or with one of no known family, for a length
             that a model does not take, and where no engine runs.
     """
-    for what, numbers in (("batch", batches), ("length", lengths), ("rounds", [rounds])):
+    folders = [Path(folder) for folder in folders]
+    whole = {"batch": batches, "length": lengths, "rounds": [rounds], "threads": [threads or 1]}
+    for what, numbers in whole.items():
         if min(numbers) < 1:
             raise UserError(f"{what} is {min(numbers)}; it must be at least 1")
     of_run = of_run or OfRun()

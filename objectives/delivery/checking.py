@@ -18,7 +18,7 @@ from objectives.combining.members import CONFIDENCE, Array
 from objectives.delivery.classify import Classifier
 from objectives.delivery.reference import read_reference, strangeness_of, tokenizer_of
 from objectives.engines.onnx_model import check_installed
-from objectives.errors import UserError, a_few, spelled
+from objectives.errors import UserError, a_few, first_line, spelled
 from objectives.measures.evaluate import predict
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.task import Examples, Rows, dataset_of, tokenise
@@ -234,7 +234,12 @@ def check(
     texts = [line for line in texts if line.strip()]
     if not texts:
         raise UserError(f"{source} holds no text")
-    classifier = Classifier(folder, threads=0)
+    try:
+        classifier = Classifier(folder, threads=0)
+    except Exception as error:  # onnxruntime and tokenizers have a class for each thing
+        raise UserError(
+            f"'{folder}' cannot be opened ({first_line(error)}); copy it again, whole"
+        ) from error
     say(f"{len(texts):,} texts")
     labels = [str(answer.label) for answer in classifier(texts)]
     strangeness = strangeness_of(tokenizer_of(folder), texts, reference.rarity)

@@ -47,6 +47,10 @@ class TextFile:
             )
         if delimiter is not None and len(delimiter) != 1:
             raise UserError(f"file '{path}': delimiter is {delimiter!r}; it must be one character")
+        if suffix == ".txt" and (delimiter or quotechar):
+            raise UserError(
+                f"file '{path}': each line of a .txt is a text; call a table .csv or .tsv"
+            )
         if quotechar is not None and len(quotechar) > 1:
             raise UserError(f"file '{path}': quotechar is {quotechar!r}; it must be one or none")
         usual = DELIMITERS[suffix]

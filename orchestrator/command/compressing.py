@@ -41,6 +41,7 @@ from orchestrator.workers.loop import read_study
 from reports.exporting.deployed_card import Deployed, choice_of, named
 from reports.exporting.export import check_free
 from reports.figures.compressed import files_below, forget_choice, read_choice
+from reports.model_folders import kept_front
 from reports.page.page import write_report
 
 GATE = 0.95
@@ -167,7 +168,7 @@ def compress(
 
     if not is_own():
         check_free(out)
-        forget_choice(Path("runs") / study.name)  # the folder that it speaks of is gone
+        forget_choice(Path("runs") / study.name)
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         began_writing = left()
@@ -189,7 +190,7 @@ def compress(
                 break
             run = tried(more)
         numbers: list[int | None] = []
-        for trial in spread(run.front, _MOST):
+        for trial in spread(kept_front(run, say), _MOST):
             if numbers and left() < 0.5 * reserve:  # but the fastest: it was trained
                 say(f"the time is up: {named(trial.number)} is left out")
                 continue
@@ -267,6 +268,8 @@ def _verdict(gate: Gate, sizes: planning.RoleSizes, passed: bool) -> str:
         promise += f", with 95% confidence on {sizes.vouching:,} texts"
     if passed:
         return f"It passes the gate: it {promise}."
+    if gate.name == "max_ms":
+        return f"On the held-out texts it does not pass the gate that it {promise}."
     return f"It is the nearest, and does not pass the gate that it {promise}."
 
 
@@ -364,7 +367,7 @@ def _study(
     if min(sizes.train, sizes.heldout) < counts.labels:
         raise UserError(
             f"'{source}' has {counts.texts:,} texts with one of {counts.labels} labels; give about "
-            f"{5 * counts.labels:,} or more, or choose a gate without labels",
+            f"{7 * counts.labels:,} or more, or choose a gate without labels",
             "min_agreement",
         )
     fewer = []

@@ -25,6 +25,7 @@ from orchestrator.runs.run_folder import RunFolder, link_or_copy
 from orchestrator.study import PopulationSize, Study
 from orchestrator.study_file import POLISHED
 from reports.model_folders import check_finished
+from reports.speed import inputs_of
 
 _MOST = 99_999  # the largest number of a trial that its folder is named for
 
@@ -64,12 +65,13 @@ def polish(
         The run of polished models; its knob `trial` is the number of the parent.
 
     Raises:
-        RunError: for another study, or a trial that is not finished.
+        RunError: for another study or other data, or a trial that is not finished.
         UserError: for data that cannot be read.
     """
     source = run.folder if run.folder.name.strip(".") else run.folder.resolve()
     folder = source.with_name(source.name + POLISHED) if out is None else Path(out)
     polishing = _study(run, study, folder, trials, epochs)
+    inputs_of(run, study)  # with other rows the held-out ones might be those of the parent's train
     lender, taker = RunFolder(run.folder).cache, RunFolder(folder).cache
     if lender.is_dir() and not taker.exists():
         # The teacher, its answers and states: written once each, and named by their content.

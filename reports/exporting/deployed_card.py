@@ -93,7 +93,8 @@ def choice_of(
     )
     written = (WRITTEN, done.what(), done.milliseconds, done.heldout_agreement)
     points = (*_candidates(members, rows), written)
-    return CompressChoice(sentences=sentences, points=points, files=files)
+    place = str(done.folder.absolute())
+    return CompressChoice(sentences=sentences, points=points, files=files, folder=place)
 
 
 def _candidates(members: Sequence[Member], rows: GateRows) -> Iterable[Point]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -126,9 +127,17 @@ def export(
 
 
 def check_free(out: Path) -> None:
-    """Raise RunError if `out` already holds something."""
+    """Raise RunError if `out` already holds something, or if no folder can become it."""
+    if out.parts[:1] == ("~",):
+        raise RunError(f"'{out}' begins with ~, which only a shell reads; write the path", "out")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"'{out}' exists and is not an empty folder; choose another", "out")
+    place = out.resolve()
+    if place.is_mount() and place != Path.cwd():  # whose files are moved into it
+        raise RunError(f"'{out}' is a mount point; name a folder in it", "out")
+    above = next(folder for folder in place.parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise RunError(f"'{out}' cannot be made in '{above}'; choose another", "out")
 
 
 @contextmanager

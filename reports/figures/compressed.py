@@ -39,6 +39,8 @@ class CompressChoice:
     points: tuple[Point, ...]
     files: tuple[str, ...]
     """Written files, relative to the folder."""
+    folder: str = ""
+    """The folder, absolute."""
 
     def keep(self, run: RunRecord) -> None:
         """Write the choice to the run folder."""
@@ -54,8 +56,10 @@ def read_choice(run_folder: Path) -> CompressChoice | None:
 
 
 def forget_choice(run_folder: Path) -> None:
-    """Forget the last choice of a run of `compress`, if there is one."""
-    (run_folder / _FILE).unlink(missing_ok=True)
+    """Forget the last choice of a run of `compress` if its folder is gone."""
+    choice = read_choice(run_folder)
+    if choice is not None and not Path(choice.folder).is_dir():
+        (run_folder / _FILE).unlink()
 
 
 def files_below(folder: Path) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
+import errno
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,39 @@ def test_who_is_in_an_empty_folder_stays(tmp_path: Path, monkeypatch: pytest.Mon
         _write(unfinished, "folder")
     assert [*Path().iterdir()]
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_folder_that_cannot_be_deleted_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "old").write_text("old")
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # another account's files
+    with atomic_write(target) as unfinished:
+        unfinished.mkdir()
+        (unfinished / "new").write_text("new")
+    assert [file.name for file in target.iterdir()] == ["new"]
+
+
+def test_a_folder_that_cannot_be_replaced_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "old").write_text("old")
+
+    def refuse(path: Path, to: Path) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    writing = atomic_write(target)
+    writing.__enter__().mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        with pytest.raises(OSError, match="no room"):
+            writing.__exit__(None, None, None)
+    assert [file.name for file in tmp_path.iterdir()] == ["target"]
+    assert (target / "old").read_text() == "old"
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -255,6 +255,7 @@ def test_bad_settings_are_refused(folders: list[Path], tmp_path: Path) -> None:
         ({"batches": [0]}, "batch is 0; it must be at least 1"),
         ({"lengths": [65]}, "length is 65; these models take 1 to 64 tokens"),
         ({"rounds": 0}, "rounds is 0"),
+        ({"threads": -1}, "threads is -1"),
     ):
         with pytest.raises(UserError, match=message):
             bench(folders, engines=("eager",), **settings)

@@ -208,6 +208,9 @@ def test_what_cannot_be_checked_is_one_line(
         check(pairs, new)
     torn = tmp_path / "torn"
     shutil.copytree(written, torn)
+    next(torn.glob("**/*.onnx")).write_bytes(b"torn")
+    with pytest.raises(UserError, match=r"torn' cannot be opened \(.*\); copy it again, whole"):
+        check(torn, ["a text"])
     (torn / "reference.safetensors").write_bytes(b"torn")
     with pytest.raises(UserError, match=r"is damaged"):
         check(torn, new)

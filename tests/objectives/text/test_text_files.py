@@ -15,6 +15,7 @@ from objectives.device import quiet_libraries
 from objectives.errors import UserError
 from objectives.text.roles import load_text
 from objectives.text.task import ROLES, LabelledText, Task
+from objectives.text.text_files import TextFile
 from tests.objectives.text.toy import ROWS, SIZES, labels_of
 
 HALF = b"\x00\xdc"
@@ -394,6 +395,12 @@ BAD: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "a delimiter of two": (in_csv(), {"delimiter": "||"}, r"'\|\|'; it must be one character"),
     "an encoding that is none": (in_csv(), {"encoding": "klingon"}, "no encoding 'klingon'"),
 }
+
+
+@pytest.mark.parametrize("form", [{"delimiter": "\t"}, {"delimiter": None, "quotechar": "'"}])
+def test_a_table_may_not_be_called_txt(tmp_path: Path, form: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"a text; call a table \.csv or \.tsv"):
+        TextFile.named(tmp_path / "tab.txt", encoding="utf-8", **form)
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -201,6 +201,12 @@ def test_what_cannot_be_polished_is_refused(run: Run, study: Study) -> None:
         (run, study, (7,), r"has no trial 7; finished: 0, 1, 2"),
         (run, replace(study, name="other"), (), "is a run of 'tiny', not of 'other'"),
         (replace(run, trials=()), study, (), "has no cut BERT on its front"),
+        (
+            run,
+            replace(study, task=replace(study.task, train=100)),
+            (),
+            r"does not have the data of the run '.*' \(task\.data\)",
+        ),
     ]
     for of, asked, trials, message in refused:
         with pytest.raises(RunError, match=message):

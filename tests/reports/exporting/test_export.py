@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import markdown
 from orchestrator.study import Study
 from reports.exporting.card import model_card
-from reports.exporting.export import export
+from reports.exporting.export import check_free, export
 from tests.conftest import TINY
 from tests.reports.conftest import launched_from
 
@@ -340,6 +341,24 @@ def test_never_overwrites(run: RunRecord, tmp_path: Path) -> None:
             export(run, 3, out)
     assert names(folder) == {"thesis.txt"}
     assert (folder / "thesis.txt").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_at_once(
+    run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "mounted")
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "locked")
+    for name in ("mounted", "locked"):
+        (tmp_path / name).mkdir()
+    for out, message in (
+        (Path("~/model"), "begins with ~, which only a shell reads"),
+        (tmp_path / "file" / "model", r"cannot be made in '.*file'"),
+        (tmp_path / "locked" / "model", r"cannot be made in '.*locked'"),
+        (tmp_path / "mounted", "is a mount point; name a folder in it"),
+    ):
+        with pytest.raises(RunError, match=message):
+            check_free(out)
 
 
 @pytest.mark.parametrize("place", ["there", "here", "beside"])

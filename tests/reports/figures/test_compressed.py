@@ -9,7 +9,13 @@ import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.runs.records import RunRecord
-from reports.figures.compressed import ALONE, WRITTEN, CompressChoice, compressed_section
+from reports.figures.compressed import (
+    ALONE,
+    WRITTEN,
+    CompressChoice,
+    compressed_section,
+    forget_choice,
+)
 
 
 def test_a_choice_is_kept_and_damage_is_refused(mixed_run: RunRecord, tmp_path: Path) -> None:
@@ -20,16 +26,23 @@ def test_a_choice_is_kept_and_damage_is_refused(mixed_run: RunRecord, tmp_path: 
         (ALONE, "trial 1", 0.2, 0.9),
         (WRITTEN, "it", 0.2, 0.9),
     )
-    CompressChoice(
-        sentences=("It is here.", "It is good.", "It passes.", "serve it"), points=points, files=()
-    ).keep(run)
+    (written := tmp_path / "small").mkdir()
+    sentences = ("It is here.", "It is good.", "It passes.", "serve it")
+    choice = CompressChoice(sentences=sentences, points=points, files=(), folder=str(written))
+    choice.keep(run)
+    written.rmdir()
+    forget_choice(tmp_path)
+    assert compressed_section(run) is None, "the folder that it speaks of is gone"
+    written.mkdir()
+    choice.keep(run)
+    forget_choice(tmp_path)
     shown = compressed_section(run)
     assert shown is not None
     answer, section = shown
     assert (answer, section.sentences[0]) == ("It is here. It is good.", "It passes.")
     assert section.commands == ("serve it",)
-    alone, _, written = section.panels[0].figure.data
-    assert (list(alone.x), list(written.y)) == ([0.2, 0.5], [0.9])
+    alone, _, star = section.panels[0].figure.data
+    assert (list(alone.x), list(star.y)) == ([0.2, 0.5], [0.9])
     file = tmp_path / "compressed.json"
     file.write_text(file.read_text().replace("0.97", '"0.97"'))
     with pytest.raises(RunError, match=r"points is .*; it must be"):
