@@ -199,7 +199,9 @@ def read_inputs(
         student_fingerprint=own_fingerprint,
         notes=tuple(notes),
         augmenter=None if augmentation is None else read_augmentation(augmentation),
-        beside={extra.task.name: _read_beside(extra, teacher, augmentation) for extra in beside},
+        beside={
+            extra.task.name: _read_beside(extra, teacher, student, augmentation) for extra in beside
+        },
     )
 
 
@@ -257,12 +259,15 @@ def _named(
     return replace(text, label_names=names, roles=roles), given
 
 
-def _read_beside(extra: Beside, teacher: Teacher, augmentation: Augmentation | None) -> Inputs:
+def _read_beside(
+    extra: Beside, teacher: Teacher, student: str | None, augmentation: Augmentation | None
+) -> Inputs:
     """Read an extra task. Raises UserError if its teacher reads other tokens than the study's."""
     for each in (extra.teacher, teacher):
-        if why := only_answers_of(each, None):
+        if why := only_answers_of(each, student):
             raise UserError(
-                f"Study.beside: the teacher '{each.name}' {why}; tasks together need BERTs"
+                f"Study.beside: the teacher '{each.name}' {why}; tasks together need BERTs that "
+                "read the same tokens"
             )
     models = (*extra.teacher.models, *teacher.models)
     sizes = [model.bert_config() for model in models]
@@ -278,8 +283,10 @@ def _read_beside(extra: Beside, teacher: Teacher, augmentation: Augmentation | N
 
 def _classes_of(teacher: Teacher, task: Task) -> list[str]:
     """Classes of the teacher, for a task without labels."""
-    checkpoint = teacher.models[0]
-    names = checkpoint.outputs if checkpoint.has_classifier else []
+    # A member without a classifier would be fine-tuned on labels that are not there.
+    plain = [model for model in teacher.models if not model.has_classifier]
+    checkpoint = (*plain, *teacher.models)[0]
+    names = [] if plain else checkpoint.outputs
     if len(names) < 2:
         kind = "gives a number" if names else "has no classifier yet"
         raise task.refusal(

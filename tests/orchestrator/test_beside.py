@@ -156,3 +156,5 @@ def test_what_cannot_work_is_refused(study: Study, tiny_bert: str, tmp_path: Pat
     foreign = replace(other, teacher=Teacher(checkpoint=str(folder)))
     with pytest.raises(UserError, match="does not read the tokens of the study's"):
         run_study(replace(study, beside=(foreign,)), tmp_path / "run")
+    with pytest.raises(UserError, match=r"reads other tokens than the student .*; tasks together"):
+        run_study(replace(study, student=str(folder)), tmp_path / "run")

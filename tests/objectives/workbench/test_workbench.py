@@ -552,6 +552,14 @@ def test_what_does_not_go_with_the_teacher_is_refused(
         read_inputs(replace(planted_task, **task), Teacher(checkpoint=tiny_bert), **settings)
 
 
+def test_without_labels_each_member_of_an_ensemble_has_a_classifier(
+    fine_tuned: str, tiny_bert: str, planted_task: Task
+) -> None:
+    teacher = Teacher(ensemble=(fine_tuned, tiny_bert))
+    with pytest.raises(UserError, match=r"'.*tiny.*' has no classifier yet"):
+        read_inputs(replace(planted_task, metric="agreement"), teacher)
+
+
 @pytest.mark.parametrize("cost", ["flops", "params", "units"])
 def test_ratio_1_is_that_of_the_teacher_in_what_the_study_counts(
     checkpoint: str, planted_task: Task, tmp_path: Path, cost: CostName

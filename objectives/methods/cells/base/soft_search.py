@@ -242,5 +242,6 @@ def heaviest(
     choices: dict[str, Choice] = dict.fromkeys(space.places, NONE)
     for node in range(space.nodes):
         edges_of_node = space.operations_of(node)
+        choices |= dict.fromkeys(edges_of_node, NONE)  # a place of one operation is no choice
         choices.update(strongest_edges(space.all_places, weights, edges_of_node, edges, never))
     return choices

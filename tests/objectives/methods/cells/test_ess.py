@@ -46,6 +46,14 @@ def test_the_best_operation_of_each_read_stays() -> None:
     assert found.blocks == ("tanh", "tanh", "tanh")
 
 
+def test_each_node_keeps_one_edge_where_there_is_one_operation_too() -> None:
+    for operations in (("tanh",), ("tanh", NONE)):
+        method = replace(QUICK, operations=operations, nodes=3)
+        weights = {place: [1.0] * len(ways) for place, ways in method.space.all_places.items()}
+        found = method.derived(method.space.weights(weights))
+        assert [len(node.edges) for node in found.nodes] == [1, 1, 1]
+
+
 def test_nothing_stands_alone_at_a_window_only() -> None:
     places = QUICK.space.places
     assert [NONE in places[f"reads[{place}]"] for place in range(4)] == [False, True, False, True]
