@@ -92,7 +92,7 @@ def _write(folder: Path, task: ScoredOutcome) -> None:
         writer.writerows(search.curve)
     draw_heat_map(search.architecture.sizes(), task.full, folder / _HEAT_MAP)
     save_model(search.model, folder / MODEL)
-    save_tokenizer(task.tokenizer, folder / MODEL)
+    save_tokenizer(task.tokenizer, folder / MODEL, pads_right=True)
 
 
 def copy_trial(source: Path, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Convert a cut model to transformers' own class, if it has one; write models and tokenizers."""
 
+import copy
 import errno
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,8 +45,15 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
         weights.chmod(mode)
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save a tokenizer. Raises OSError if the disk refuses, which tokenizers does not report."""
+def save_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, folder: Path, *, pads_right: bool = False
+) -> None:
+    """Save a tokenizer, which `pads_right` if asked, as students learn. Raises OSError if the disk
+    refuses, which tokenizers does not report."""
+    if pads_right and tokenizer.padding_side != "right":
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.init_kwargs |= {"padding_side": "right", "pad_token_type_id": 0}
+        tokenizer.padding_side = "right"
     # transformers saves the side that it was made with, not one that was set later.
     if tokenizer.truncation_side != tokenizer.init_kwargs.get("truncation_side", "right"):
         tokenizer.init_kwargs["truncation_side"] = tokenizer.truncation_side

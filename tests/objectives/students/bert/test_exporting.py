@@ -26,7 +26,7 @@ from objectives.problem import Problem
 from objectives.students.bert import BERT
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut
-from objectives.students.bert.exporting import plain_bert, save_in, save_model
+from objectives.students.bert.exporting import plain_bert, save_in, save_model, save_tokenizer
 from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassification as Pruned
 from tests.conftest import TINY
 from tests.objectives.conformance import random_states
@@ -190,6 +190,17 @@ def test_a_model_of_transformers_own_class_brings_no_code(tiny_bert: str, tmp_pa
     folder = exported(whole_bert(tiny_bert), AutoTokenizer.from_pretrained(tiny_bert), tmp_path)
     assert not list(folder.glob("*.py"))
     assert "auto_map" not in (folder / "config.json").read_text()
+
+
+def test_a_students_tokenizer_pads_right_as_it_learnt(tiny_bert: str, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert, padding_side="left", pad_token_type_id=1)
+    save_tokenizer(tokenizer, tmp_path / "student", pads_right=True)
+    save_tokenizer(tokenizer, tmp_path / "teacher")
+    student, teacher = map(
+        AutoTokenizer.from_pretrained, (tmp_path / "student", tmp_path / "teacher")
+    )
+    assert (student.padding_side, student.pad_token_type_id) == ("right", 0)
+    assert (tokenizer.padding_side, teacher.padding_side) == ("left", "left")
 
 
 def test_a_model_in_memory_is_saved_once_whatever_holds_it(tiny_bert: str, tmp_path: Path) -> None:
