@@ -98,8 +98,8 @@ def bench(
             that a model does not take, and where no engine runs.
     """
     folders = [Path(folder) for folder in folders]
-    whole = {"batch": batches, "length": lengths, "rounds": [rounds], "threads": [threads or 1]}
-    for what, numbers in whole.items():
+    counts = {"batch": batches, "length": lengths, "rounds": [rounds], "threads": [threads or 1]}
+    for what, numbers in counts.items():
         if min(numbers) < 1:
             raise UserError(f"{what} is {min(numbers)}; it must be at least 1")
     of_run = of_run or OfRun()

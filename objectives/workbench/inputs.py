@@ -425,7 +425,7 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
     }
     if any(without.values()):
         parts = [f"no {what} row has {a_few(lost)}" for what, lost in without.items() if lost]
-        yield f"labels of so few rows that metrics leave them out: {', '.join(parts)}"
+        yield f"labels of so few rows that no metric can judge them: {', '.join(parts)}"
     of_train = counts.pop("train")
     unseen = np.flatnonzero((of_train == 0) & (sum(counts.values()) > 0))
     if len(unseen):
