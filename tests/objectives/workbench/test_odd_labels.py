@@ -66,8 +66,8 @@ def test_a_label_that_no_row_has_and_numbers_are_not_odd() -> None:
 def test_labels_that_no_judging_row_has_are_named_in_one_line() -> None:
     (line,) = odd_labels(labelled(list("abcdef"), select=[0, 1], heldout=[0, 1, 3, 4, 5]))
     assert line == (
-        "labels of so few rows that no metric can judge them: no selection row has 'c', 'd', 'e' and "
-        "1 more, no held-out row has 'c'"
+        "labels of so few rows that no metric can judge them: no selection row has 'c', 'd', 'e' "
+        "and 1 more, no held-out row has 'c'"
     )
 
 
