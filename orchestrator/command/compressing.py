@@ -122,7 +122,8 @@ def compress(
             0.95 if no gate is named.
         min_metric_kept: the gate: share of the metric on the labels that is kept, in (0, 1).
         max_ms: the gate: milliseconds from text to label that a text may take in the mean; of these
-            models the one that agrees most.
+            models the one that agrees most. One that takes longer on the held-out texts alone is
+            written, and has not `passed`.
         take_nearest: where nothing passes the gate, write the model that agrees most.
         max_length: tokens at which texts are cut off.
         command: see `launch`.
