@@ -240,7 +240,7 @@ def test_too_few_texts_for_the_labels_are_one_line(teacher: Path, tmp_path: Path
     table = tmp_path / "table.csv"
     texts = planted_rows()["text"][:40]
     table.write_text("text,label\n" + "".join(f"{t},{n % 16}\n" for n, t in enumerate(texts)))
-    with pytest.raises(UserError, match=r"has 40 texts with one of 16 labels; give about 80 or"):
+    with pytest.raises(UserError, match=r"has 40 texts with one of 16 labels; give about 112 or"):
         compress(teacher, table, out=tmp_path / "small", max_length=24, min_metric_kept=0.9)
 
 
