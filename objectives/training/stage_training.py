@@ -46,7 +46,7 @@ class StageTraining:
         """Prepare to train `slots` of a population at the peaks `rates`; before the cut there are
         no architectures."""
         self.problem, self.population, self.stage = problem, population, stage
-        self.slots = list(slots)
+        self.slots, self.rates = list(slots), list(rates)
         self.batch_size, self.seed = batch_size, seed
         self.steps = steps_in(stage.epochs, problem, batch_size)
         self.measured: list[Mapping[str, Tensor]] = []

@@ -2,7 +2,7 @@
 units of the smallest weights go (Wen et al. 2016)."""
 
 # After each step of a stage that searches, the penalty takes a proximal step of its own. With eta
-# the peak of the rate at which the student learns (`lr_scale` of the stage's: at R = 1 nothing
+# the peak of the rate at which the student learns (at R = 1 it is 0, so that nothing
 # moves) and w_i the n_i weights of a unit, the rows that make it and the columns that read it,
 #
 #     w_i <- max(1 - eta lambda sqrt(n_i) / |w_i|, 0) w_i
@@ -76,7 +76,6 @@ class Shrinking:
 
     def __init__(self, members: Sequence[GroupLasso], problem: Problem):
         self.members, self.problem = members, problem
-        self.penalties = [m.penalty * m.lr_scale(problem, None) for m in members]
         self.means: dict[str, Tensor] = {}
         """Root mean square of the weights of each unit, (K, layers, units)."""
 
@@ -85,9 +84,7 @@ class Shrinking:
 
     @torch.no_grad()
     def learn(self, training: StageTraining, masks: Masks, progress: float) -> Mapping[str, Tensor]:
-        index = [stage.name for stage in self.members[0].stages].index(training.stage.name)
-        rates = [member.stages[index].learning_rate for member in self.members]
-        steps = [penalty * rate for penalty, rate in zip(self.penalties, rates, strict=True)]
+        steps = [m.penalty * rate for m, rate in zip(self.members, training.rates, strict=True)]
         threshold, shape = on_device(torch.tensor(steps), self.problem.device), self.problem.shape
         for space in self.members[0].spaces:
             (units,), weights = units_of(shape, space), training.population.weights

@@ -93,7 +93,7 @@ def test_units_that_the_penalty_closed_leave_first(problem: Problem) -> None:
     training = training_of(problem)
     for part in unit_parts(training.population.weights, 2, AXES["ffn"], TINY.ffn):
         part[:, :20].mul_(1e-4)
-    alpha = Shrinking([replace(QUICK, penalty=10.0, target_ratio=0.9, tolerance=0.08)], problem)
+    alpha = Shrinking([replace(QUICK, penalty=2.0, target_ratio=0.9, tolerance=0.08)], problem)
     measured = alpha.learn(training, {}, 0.0)
     units = TINY.layers * (TINY.heads + TINY.ffn)
     assert measured["closed"].tolist() == pytest.approx([20 / units])
