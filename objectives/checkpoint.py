@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from objectives.cache import atomic_write, read_cached
@@ -19,7 +19,8 @@ def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[st
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as unfinished:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        save_file(plain, unfinished, {_SAID: json.dumps(said)})
+        # save_file raises an error of its own where the disk is full.
+        unfinished.write_bytes(save(plain, {_SAID: json.dumps(said)}))
 
 
 def read_checkpoint(

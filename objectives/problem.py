@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -16,6 +16,7 @@ from objectives.cache import atomic_write, content_key, kernel_lock
 from objectives.engines.names import Engine
 from objectives.errors import UserError
 from objectives.measures.budget import Budget
+from objectives.measures.number_scale import NumberScale
 from objectives.students.bert import pretrained
 from objectives.students.bert.architecture import BertShape
 from objectives.text.data import Split
@@ -109,6 +110,8 @@ class Problem:
     """Cache folder: see `objectives.cache`."""
     student_layers: tuple[int, ...] | None = None
     """Layers of the teacher that form the student, if it is some of them."""
+    scale: NumberScale = field(default_factory=NumberScale)
+    """Scale of a regression: models, answers and labels here are of standard numbers."""
     beside: tuple["Problem", ...] = ()
     """Extra tasks of the study, each with a teacher of its own that reads the same tokens."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
@@ -179,6 +182,7 @@ class Problem:
                 "rows": [self.train.fingerprint, self.alpha.fingerprint, alpha],
                 "cost": [budget.cost.unit, budget.cost.full, budget.full, self.seq_len],
                 "device": torch.device(self.device).type,
+                **({"scale": astuple(self.scale)} if self.scale != NumberScale() else {}),
                 **({"engine": self.teacher_engine} if self.teacher_engine != "eager" else {}),
                 **({"beside": [task.fingerprint for task in self.beside]} if self.beside else {}),
             }

@@ -36,7 +36,8 @@ class SearchResult:
     architecture: Architecture
     """Architecture that the search chose."""
     model: PreTrainedModel
-    """A classifier of texts, of any kind."""
+    """A classifier of texts, of any kind. For a regression it gives the numbers of
+    `Problem.scale`, in its last linear layer."""
     curve: Sequence[CurvePoint]
     """Rows of a learning curve: stage, step, and what the method measures there."""
     target_ratio: float | None = None

@@ -186,6 +186,7 @@ class Study(Checked):
                 callable(self.sampler) or self.sampler in (None, *samplers),
                 f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None",
             ),
+            seed=(self.seed < 2**32, "below 2**32"),  # torch takes 2**64, numpy's older ones this
         )
 
     def _check_beside(self) -> None:
@@ -249,6 +250,11 @@ class Study(Checked):
                     f"Study.method names '{name}'; use letters, digits, '-' and '_', but not "
                     f"the name '{METHOD}'"
                 )
+        if not self._several and METHOD in self.space:
+            raise UserError(
+                f"Study.space names '{METHOD}', which chooses among several methods; rename the "
+                "field"
+            )
         for path in self.space if self._several else ():
             if path.partition(".")[0] not in self.methods:
                 raise UserError(

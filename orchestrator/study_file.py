@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -52,9 +53,13 @@ def launched_file(folder: Path) -> Path:
     run = RunFolder(folder)
     launched = run.read_launch()
     if launched is None or launched.study_file is None:
-        why = "its launch.json names no study file"
+        why = "its launch.json names no study file (runs of `compress` have none)"
     elif launched.inode != run.inode:  # nothing that a stranger's folder names is run unasked
         why = "this folder is a copy, and the study file that its launch.json names is not trusted"
+    elif not run.is_of_this_account():
+        why = "another account wrote its launch.json, and the study file named there is not trusted"
+    elif launched.working_folder != os.stat(".").st_ino:  # a file here may be another one
+        why = f"the study file '{launched.study_file}' was named in another working folder"
     elif not Path(launched.study_file).is_file():
         why = f"the study file '{launched.study_file}', which launch.json names, is not there"
     else:

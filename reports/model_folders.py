@@ -55,5 +55,5 @@ def check_run(run: object) -> None:
     if not isinstance(run, RunRecord):
         raise RunError(
             f"{run!r} is a {type(run).__name__}, not a Run; read one from its folder with "
-            "orchestrator.load_run('runs/STUDY')"
+            "maskfront.load_run('runs/STUDY')"
         )

@@ -156,7 +156,7 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
             all are timed from text to label in onnxruntime on the study's own texts, and scored on
             its data in the engines of other bits than the run's own.
             (Where the students are cut from another checkpoint the unpruned model is timed alone.)
-        **settings: those of `objectives.bench`, but for the folders and what a run says.
+        **settings: those of `maskfront.bench`, but for the folders and what a run says.
 
     Returns:
         Milliseconds, beside those of the unpruned model.

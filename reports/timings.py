@@ -44,7 +44,10 @@ def timings_table(bench: Bench) -> Table:
     scored = any(timing.worth for timing in bench.timings)
     last = ("metric", "held out") if scored else ()
     for column in ("model", "FLOPs", "MB", "ms", "95%", "speed-up", *last):
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+        if column == "model":
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
     shape = attrgetter("engine", "batch", "length", "texts")
     for (engine, *timed), group in groupby(bench.timings, shape):
         table.add_row(f"[bold]{engine}\n{shape_text(*timed)}")

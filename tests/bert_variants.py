@@ -52,6 +52,7 @@ _DISTILBERT = {
 _KINDS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "bert": (BertConfig, {**_SIZES, "layer_norm_eps": 1e-3}),
     "bert-relu": (BertConfig, {**_SIZES, "hidden_act": "relu"}),
+    "bert-wide": (BertConfig, {**_SIZES, "embedding_size": TINY.hidden}),  # which it never reads
     "electra": (ElectraConfig, {**_SIZES, "embedding_size": 12}),
     "electra-wide": (ElectraConfig, {**_SIZES, "embedding_size": TINY.hidden}),
     "roberta": (RobertaConfig, {**_SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-3}),

@@ -62,10 +62,10 @@ def cheapest_keeping(
 
 def vouching(rows: int) -> int:
     """Number of selection rows, of `rows`, that decide on a gate; the others choose."""
-    return rows - int(_choosing(rows).sum())
+    return rows - int(choosing(rows).sum())
 
 
-def _choosing(rows: int) -> NDArray[np.bool_]:
+def choosing(rows: int) -> NDArray[np.bool_]:
     """Every third of the selection rows."""
     return np.asarray(np.arange(rows) % 3 == 0)
 
@@ -80,7 +80,7 @@ def _cheapest_passing(
     """Test cascades, in the order of the choosing rows, the cheapest last, until one fails."""
     if not pairs:
         return None
-    third = _choosing(_rows(pairs))
+    third = choosing(_rows(pairs))
     fitted = [_fitted(pair, third) for pair in pairs]
     candidates = [*fitted, *threefold(fitted, third)]
     curves = [pair.judged_by(third).curve() for pair in candidates]

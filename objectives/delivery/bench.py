@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from objectives.combining.cascade import spread
 from objectives.delivery.classify import Classifier
 from objectives.delivery.deployed import text_to_label, texts_of, write_single
 from objectives.delivery.exported import load_model
@@ -242,14 +243,14 @@ class _OnData:
     def from_text(
         self, engine: Engine, files: Mapping[str, Path], flops: Callable[[str, int], int]
     ) -> Iterator[Timing]:
-        """Time every model from text to label, on the first texts of the selection split."""
+        """Time every model from text to label, on texts from all of the selection split."""
         for tokenizer in self.tokenizers.values():
             if not tokenizer.is_fast:
                 kind = type(tokenizer).__name__
                 self.say(f"{engine}: no times from text, {kind} is not a fast tokenizer")
                 return
-        task, texts = self.data.task, texts_of(self.data, "select")[:_TEXTS]
-        length = round(self.data.split("select").lengths[:_TEXTS].mean())
+        task, texts = self.data.task, spread(texts_of(self.data, "select"), _TEXTS)
+        length = round(np.mean(spread(self.data.split("select").lengths.tolist(), _TEXTS)))
         sizes = {name: file.stat().st_size for name, file in files.items()}
         with TemporaryDirectory() as scratch:
             classifiers: list[Classifier] = []

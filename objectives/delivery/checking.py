@@ -241,7 +241,10 @@ def check(
             f"'{folder}' cannot be opened ({first_line(error)}); copy it again, whole"
         ) from error
     say(f"{len(texts):,} texts")
-    labels = [str(answer.label) for answer in classifier(texts)]
+    try:
+        labels = [str(answer.label) for answer in classifier(texts)]
+    except Exception as error:  # such as a token that has no embedding
+        raise UserError(f"'{folder}' cannot answer a text ({first_line(error)})") from error
     strangeness = strangeness_of(tokenizer_of(folder), texts, reference.rarity)
     before, counts = len(reference.strangeness), (classifier.deferred, classifier.asked)
     deferred = None
@@ -289,6 +292,8 @@ def _asked(
     say: Callable[[str], None],
 ) -> list[bool]:
     """Compare answers with the original's for texts drawn at random until these decide."""
+    if not original.has_classifier:
+        raise original.refusal("it has no classifier yet; name the model that was fine-tuned")
     names, folder_labels = original.outputs, list(classifier.labels or ())
     if original.unnamed and {*names} != {*folder_labels} and len(names) == len(folder_labels):
         names = folder_labels  # the folder has those of the data, matched by index
@@ -309,6 +314,7 @@ def _asked(
         rows = order[start : start + _TOGETHER]
         some = Examples([(texts[row],) for row in rows], np.zeros(len(rows), dtype=np.int64))
         split = tokenise(some, "new", original.tokenizer, length, truncation)
+        original.check_token(original.tokenizer, split.last_token)
         answers = predict(served, split, "cpu")[:, outputs].argmax(-1).tolist()
         agrees += [
             folder_labels[answer] == labels[row] for answer, row in zip(answers, rows, strict=True)

@@ -96,9 +96,11 @@ def onnx_file(
 ) -> Path:
     """File for an onnxruntime engine, of the `own` folder or written to `scratch`, or UserError."""
     name, write = _FEWER.get(engine, ("model.onnx", None))
-    for folder in (own, scratch):
-        if folder is not None and (folder / name).is_file():
-            return folder / name
+    # Another program's file beside the weights may be another model, with other inputs.
+    if own is not None and (own / name).is_file() and (own.parent / "classifier.json").is_file():
+        return own / name
+    if (scratch / name).is_file():
+        return scratch / name
     scratch.mkdir(exist_ok=True)
     if write is not None:
         write(onnx_file("onnxruntime", model, scratch, own), scratch / name)

@@ -142,8 +142,9 @@ class ApsT(StagedMethod):
     what the least cost can be met."""
     warmup: ShareBelowOne = 1 / 3
     """Share of the search in which widths are drawn at random and projections rest. In [0, 1)."""
-    projection_rate: float = 0.05
-    """Step size of the projections on Phi, at every eighth step of the search. In (0, 0.1)."""
+    projection_rate: float = 0.1
+    """Step size of the projections on Phi, at every eighth step of the search, times the share of
+    the FLOPs that is to go. In (0, 0.1]."""
     cost_power: NonNegativeFloat = 0.1
     """Power of the excess over R, as a multiple of R, by which the score of a too expensive
     candidate is divided. >= 0."""
@@ -165,7 +166,7 @@ class ApsT(StagedMethod):
         check_ranges(
             self,
             shares=(bool(rising), "one or more, rising in (0, 1]"),
-            projection_rate=(0 < self.projection_rate < 0.1, "in (0, 0.1)"),
+            projection_rate=(0 < self.projection_rate <= 0.1, "in (0, 0.1]"),
             stages=(searches, "one that searches, its loss not 'intermediate', then others"),
         )
 
@@ -201,7 +202,10 @@ class _Search:
         self.alpha = problem.alpha.shuffled(method.batch_size, seed, problem.device)
         dtype = matmul_dtype(method.precision, problem.device)
         self.population = Population.of([problem.student], dtype)
-        rates = [stage.learning_rate * method.lr_scale(problem, None)]
+        share = method.lr_scale(problem, None)
+        # A student that hardly learns cannot follow projections that move at their full rate.
+        self.projection_rate = method.projection_rate * share
+        rates = [stage.learning_rate * share]
         begun = partial(StageTraining, batch_size=method.batch_size, seed=seed)
         self.training = begun(problem, [0], self.population, stage, rates, None)
         scores = importance_of_student(problem, method.spaces, "logits")
@@ -224,7 +228,7 @@ class _Search:
                 (proposed,) = controller.propose(1)
                 controller.learn([(proposed, self.score(proposed, [next(self.alpha)]))])
                 if method.sharing == "transition" and step % _EVERY == 0:
-                    sharing = self.projections.separate(method.projection_rate)
+                    sharing = self.projections.separate(self.projection_rate)
             (drawn,) = controller.propose(1)
             loss = training.loss(self.student(drawn), batch, {})
             loss.sum().backward()

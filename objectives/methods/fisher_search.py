@@ -25,7 +25,7 @@ from objectives.students.bert.architecture import SPACES
 
 @dataclass(frozen=True, kw_only=True)
 class FisherSearch(OneShot):
-    """Keep the units that move the answer most for their FLOPs: the recommended method.
+    """Keep the units that move the answer most for their FLOPs.
 
     Units are measured once, then cut, then distilled. The usual knobs are `target_ratio` and
     `cost_power`.

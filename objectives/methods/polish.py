@@ -55,7 +55,7 @@ def inherited(
 
 @dataclass(frozen=True, kw_only=True)
 class Polish(StagedMethod):
-    """The model of a trial, distilled further. `orchestrator.polish` launches it."""
+    """The model of a trial, distilled further. `maskfront.polish` launches it."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"trial"}
     searchable: ClassVar[tuple[str, ...]] = SPACES
@@ -102,6 +102,7 @@ class Polish(StagedMethod):
             try:
                 units, model = inherited(Path(member.trials), member.trial)
                 member.in_bits(units)  # weights of low rank have none
+                problem.scale.to_standard(model)
                 loaded[slot] = units, model
             except UserError as error:
                 yield SearchFailure(slot, str(error))

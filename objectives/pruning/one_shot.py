@@ -84,9 +84,14 @@ class OneShot(StagedMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Choose for each member, then cut and distil all as one population."""
-        pairs = [member._found(problem, seed) for member in members]
-        chosen, students = [units for units, _ in pairs], [student for _, student in pairs]
-        return staged_search(
+        progress.begin("choose", len(members))
+        chosen, students = [], []
+        for member in members:
+            units, student = member._found(problem, seed)
+            chosen.append(units)
+            students.append(student)
+            progress.advance()
+        yield from staged_search(
             members, problem, Chosen(chosen), seed=seed, progress=progress, students=students
         )
 

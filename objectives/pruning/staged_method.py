@@ -186,7 +186,9 @@ class StagedMethod(SearchMethod):
 
     def _asked(self, problem: Problem, units: BertArchitecture) -> tuple[float, float]:
         """R and t of a student before anything is rounded."""
-        return self.target_ratio, self.tolerance
+        # A student of some layers of its teacher is at most as large as these are.
+        most = problem.budget.cost.full / problem.budget.full
+        return min(self.target_ratio, most), self.tolerance
 
     def result(
         self,

@@ -89,9 +89,7 @@ def scan(task: Task, data: Mapping[str, Dataset], split: str, *, labelled: bool 
         words = {column: _collapsed(read[column]) for column in columns}
         complete = np.ones(len(table), dtype=np.bool_)
         for column in columns:
-            if task.multi_label and column == task.label:
-                continue  # a text without a label
-            lost = np.flatnonzero(_missing(words[column]))
+            lost = np.flatnonzero(_lacking(task, column, words[column]))
             missing[column] += (lost + start).tolist()
             complete[lost] = False
         hashes = _hashes([words[column].filter(complete).to_pylist() for column in task.columns])
@@ -127,6 +125,17 @@ def _check_missing(task: Task, split: str, missing: Mapping[str, Sequence[int]])
                 f"{lack} a {what} in column '{column}' of split '{split}', the first is row "
                 f"{rows[0] + 1:,}; fill them in, or set drop_missing=True to leave them out"
             )
+
+
+def _lacking(
+    task: Task, name: str, column: pyarrow.ChunkedArray
+) -> pyarrow.ChunkedArray | NDArray[np.bool_]:
+    """Mask of the rows that lack a value; a row of several labels may have none."""
+    if not (task.multi_label and name == task.label):
+        return _missing(column)
+    if task.drop_missing and not _is_text(column):  # a CSV has no other sign for "no label"
+        return column.is_null()
+    return np.zeros(len(column), dtype=np.bool_)
 
 
 def _one_value_a_row(

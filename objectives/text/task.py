@@ -194,7 +194,7 @@ class Task(Checked):
             unlabelled_file: a file of text without labels, which students distil on: of the same
                 kinds, or a text a line (.txt). `data` itself gives its rows that have no role.
             delimiter: what separates the columns of a CSV; a comma by default, in .tsv files a tab.
-            encoding: of CSV and JSON; UTF-8 by default.
+            encoding: of all these files but Parquet; UTF-8 by default.
             quotechar: what encloses fields of a CSV, "" for nothing; by default '"', or nothing if
                 quotes do not enclose whole fields and each line is a row without them.
             **fields: the other fields of a Task.
@@ -211,8 +211,11 @@ class Task(Checked):
                 fields["unlabelled_split"], unlabelled_file = cls.split, None
             more = {"heldout": heldout_file, "unlabelled": unlabelled_file}
             named = {split: file for split, file in more.items() if file is not None}
+            form = (delimiter, encoding or "utf-8", quotechar)
+            # Lines of text beside a table have no columns.
+            lines = {s for s, file in named.items() if Path(file).suffix.lower() == ".txt"}
             files = {
-                split: TextFile.named(file, delimiter, encoding or "utf-8", quotechar)
+                split: TextFile.named(file, *((None, form[1]) if split in lines else form))
                 for split, file in {cls.split: data, **named}.items()
             }
             fields |= {f"{split}_split": split for split in named}

@@ -90,11 +90,13 @@ class TextFile:
         with self.path.open(encoding=self.encoding) as lines:  # Arrow takes any bytes for UTF-8
             for _ in lines:
                 pass
+        # In one piece, as far as Arrow reads: `datasets` takes all types from the first one.
+        together = {"chunksize": min(max(self.path.stat().st_size + 1, 10 << 20), 1 << 30)}
         if codecs.lookup(self.encoding).name == "utf-8":
-            return self._load("json", cache)
+            return self._load("json", cache, **together)
         copy = Path(mkdtemp(dir=cache), self.path.name)  # `datasets` reads a list as UTF-8
         copy.write_text(self.path.read_text(self.encoding), encoding="utf-8")
-        return replace(self, path=copy)._load("json", cache)
+        return replace(self, path=copy)._load("json", cache, **together)
 
     def _read_csv(self, columns: Sequence[str], cache: str) -> Dataset:
         first = self._first_row()

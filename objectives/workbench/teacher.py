@@ -39,6 +39,7 @@ from objectives.errors import (
     first_line,
 )
 from objectives.measures.bootstrap import Interval, resampled_metrics
+from objectives.measures.number_scale import NumberScale, last_layer
 from objectives.metric import Labels, Metric, metric_value
 from objectives.session import Session
 from objectives.students.bert.adapters import ADAPTERS, as_bert
@@ -401,6 +402,10 @@ def trained(
         if train.several:
             problem_type = SEVERAL
         model = checkpoint.load_classifier(label_names, problem_type)
+        scale = NumberScale()
+        if train.regression and last_layer(model) is not None:  # which starts near 0
+            scale = NumberScale.of(train.labels)
+            train = replace(train, labels=scale.standard(train.labels))
         padding = model.config.pad_token_id  # saved as it was: RoBERTa's positions begin there
         reading = to_device(Reading(model, checkpoint.tokenizer), device).train()
         dtype = matmul_dtype(teacher.precision, device)
@@ -424,7 +429,9 @@ def trained(
             recorded_steps.call(made, {**batch.inputs, "labels": batch.labels})
             progress.advance()
             if judge is not None and step % an_epoch == 0:
-                judge(reading.eval())
+                with scale.restored(model):
+                    judge(reading.eval())
                 reading.train()
+    scale.from_standard(model)
     model.config.pad_token_id = padding
     return model

@@ -1,5 +1,6 @@
 """A problem with what scores its results: prepared once a launch, hidden from the searches."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,9 +20,10 @@ from objectives.measures.cost import Cost, CostName, Flops, Params, Units
 from objectives.measures.evaluate import Objective, less_thresholds, nearness, predict_with, score
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
+from objectives.measures.number_scale import NumberScale, last_layer
 from objectives.measures.score import Score
 from objectives.metric import Metric
-from objectives.problem import Problem, Words
+from objectives.problem import NoBert, Problem, Words
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, BertShape
 from objectives.students.bert.cutting import shape_of
@@ -47,6 +49,8 @@ from objectives.workbench.scoring import score_of, served_answers
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import answers_of_words, worth_of_words
 
+_OF_ANY: tuple[CostName, ...] = ("flops", "params", "bytes")
+"""Costs of any model."""
 _LEARNT = 256
 """Train rows on which students are compared with their teacher."""
 _SOLVED, _RIDGE = 4096, 1e-3
@@ -210,7 +214,7 @@ def prepare(
     if inputs.student_layers is not None:
         note(
             f"students of layers {inputs.student_layers} begin at a ratio of "
-            f"{counted.cost.full / counted.full:.3g}: a larger target_ratio cannot be met"
+            f"{counted.cost.full / counted.full:.3g}: a larger target_ratio keeps all of them"
         )
     worth_of_teacher = inputs.task.metric, unpruned.metric, unpruned.interval
     selected = splits["select"].labels, len(inputs.text.label_names)
@@ -236,28 +240,29 @@ def prepare(
         if objective == "metric"
         else partial(nearness, teacher=answers["select"])
     )
+    problem = Problem(
+        teacher=bert or inputs.no_teacher,  # type: ignore[arg-type]
+        student=student or inputs.no_student,  # type: ignore[arg-type]
+        train=train,
+        teacher_logits=teacher_logits.to(session.device),
+        alpha=alpha,
+        alpha_logits=answers["alpha"].to(session.device),
+        words=answering.words() if start is None else Words.of(start),
+        flops_full=flops.full,
+        budget=flops if counted.cost.counts_bits else counted,
+        counted=counted,
+        student_is_new=inputs.student is not None,
+        student_layers=inputs.student_layers,
+        select_score=partial(worth, split=splits["select"], device=session.device),
+        vocabulary=Vocabulary(inputs.tokenizer, train),
+        device=session.device,
+        cache=session.cache,
+        teacher_engine=inputs.teacher.engine,
+        seq_len=inputs.seq_len,
+        beside=tuple(extra.problem for extra in beside.values()),
+    )
     return Workbench(
-        problem=Problem(
-            teacher=bert or inputs.no_teacher,  # type: ignore[arg-type]
-            student=student or inputs.no_student,  # type: ignore[arg-type]
-            train=train,
-            teacher_logits=teacher_logits.to(session.device),
-            alpha=alpha,
-            alpha_logits=answers["alpha"].to(session.device),
-            words=answering.words() if start is None else Words.of(start),
-            flops_full=flops.full,
-            budget=flops if counted.cost.counts_bits else counted,
-            counted=counted,
-            student_is_new=inputs.student is not None,
-            student_layers=inputs.student_layers,
-            select_score=partial(worth, split=splits["select"], device=session.device),
-            vocabulary=Vocabulary(inputs.tokenizer, train),
-            device=session.device,
-            cache=session.cache,
-            teacher_engine=inputs.teacher.engine,
-            seq_len=inputs.seq_len,
-            beside=tuple(extra.problem for extra in beside.values()),
-        ),
+        problem=_of_standard_numbers(problem) if train.regression else problem,
         select=splits["select"],
         heldout=splits["heldout"],
         learnt=train.at(some),
@@ -275,6 +280,35 @@ def prepare(
         notes=(*notes, *(f"{name}: {line}" for name, b in beside.items() for line in b.notes)),
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,
+    )
+
+
+def _of_standard_numbers(problem: Problem) -> Problem:
+    """The problem of a regression with models, answers and labels of standard numbers."""
+    scale = NumberScale.of(problem.teacher_logits.cpu().numpy())
+    models = copy.deepcopy((problem.teacher, problem.student))  # at once: they may be the same
+    heads = {last_layer(model) for model in models if not isinstance(model, NoBert)}
+    for head in filter(None, heads):
+        scale.to_standard(head)
+
+    def select_score(model: PreTrainedModel) -> float:
+        with scale.restored(model):
+            return problem.select_score(model)
+
+    train, alpha = (
+        replace(split, labels=scale.standard(split.labels))
+        for split in (problem.train, problem.alpha)
+    )
+    return replace(
+        problem,
+        teacher=models[0],
+        student=models[1],
+        train=train,
+        teacher_logits=scale.standard(problem.teacher_logits),
+        alpha=alpha,
+        alpha_logits=scale.standard(problem.alpha_logits),
+        select_score=select_score,
+        scale=scale,
     )
 
 
@@ -368,19 +402,24 @@ def _unknown_cost_note(inputs: Inputs, counted: Budget, cost: float) -> str | No
     )
 
 
+def check_cost(inputs: Inputs, cost: CostName) -> None:
+    """Raise UserError for a cost that is counted beside a BERT, if there is none."""
+    if inputs.only_answers and inputs.start is None and cost not in _OF_ANY:
+        raise UserError(
+            f"Study.cost is {cost!r}, which is counted beside a BERT, but the teacher "
+            f"'{inputs.teacher.name}' {inputs.only_answers}; set Study.student to one, or count "
+            f"{', '.join(_OF_ANY)}"
+        )
+
+
 def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[Budget, Budget]:
     """Budgets if nothing is cut: ratio 1 is the teacher's cost. Raises UserError for others."""
+    check_cost(inputs, cost)
     labels = len(inputs.text.label_names)
     nothing = BertShape(layers=0, hidden=0, heads=0, head_dim=0, ffn=0, labels=labels)
     flops = Flops(nothing, inputs.seq_len)
     params, in_bytes = Params(nothing, 0, 0), Bytes(nothing, {})
     costs: dict[str, Cost] = {"flops": flops, "params": params, "bytes": in_bytes}
-    if cost not in costs:
-        raise UserError(
-            f"Study.cost is {cost!r}, which is counted beside a BERT, but the teacher "
-            f"'{inputs.teacher.name}' {inputs.only_answers}; set Study.student to one, or count "
-            f"{', '.join(costs)}"
-        )
     counted = costs[cost]
     return Budget(counted, known[counted.unit]), Budget(flops, known[flops.unit])
 

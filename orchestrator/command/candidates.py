@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from objectives.combining.cascade import Cascade
+from objectives.combining.cascade import Cascade, spread
 from objectives.combining.members import GateRows, Member, at_least
 from objectives.delivery import deployed
 from objectives.delivery.bench import UNPRUNED, timings_of
@@ -86,7 +86,7 @@ class Candidates:
 
     def seconds_of_an_answer(self, number: int | None, engine: str) -> float:
         """Time one text among some, on all cores."""
-        texts = deployed.texts_of(self.inputs, "select")[:_TIMED]
+        texts = spread(deployed.texts_of(self.inputs, "select"), _TIMED)
         classifier = self.classifier(number, engine, threads=0)
         deployed.answers_to(classifier, texts)  # it warms up
         began = time.monotonic()
@@ -125,7 +125,7 @@ class Candidates:
     ) -> list[tuple[int | None, Engine, float]]:
         """Number, fastest engine, its milliseconds; the unpruned model has one entry an engine."""
         keys = [(number, engine) for number in numbers for engine in self.engines]
-        texts = deployed.texts_of(self.inputs, "select")[:_TIMED]
+        texts = spread(deployed.texts_of(self.inputs, "select"), _TIMED)
         times = deployed.text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
         if keep:
             self._keep(run, numbers, times)
@@ -149,7 +149,7 @@ class Candidates:
         flops_of_trial = {trial.number: trial.result.flops for trial in run.finished}
         flops = {names[number]: flops_of_trial[number] for number in numbers if number is not None}
         flops[UNPRUNED] = self.flops[None]
-        length = round(self.inputs.split("select").lengths[:_TIMED].mean())
+        length = round(np.mean(spread(self.inputs.split("select").lengths.tolist(), _TIMED)))
         timings = [
             timing
             for index, engine in enumerate(self.engines)
@@ -242,7 +242,7 @@ class Candidates:
         """Measure times and answers of `folder`, which becomes `out`; also returns its classes."""
         texts = deployed.texts_of(self.inputs, "heldout")
         opened = [Classifier(folder), *(self.classifier(None, engine) for engine in self.engines)]
-        times = deployed.text_to_label(opened, texts[: 2 * _TIMED], say=self.say)
+        times = deployed.text_to_label(opened, spread(texts, 2 * _TIMED), say=self.say)
         means = times.mean(axis=0).tolist()
         parallel = Classifier(folder, threads=0)
         predictions = deployed.answers_to(parallel, texts).argmax(-1)

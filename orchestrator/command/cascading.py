@@ -67,10 +67,11 @@ class Gate:
 
     def text(self) -> str:
         """Describe what passes, without the confidence."""
+        share = f"{self.aim:.1%}" if round(self.aim, 3) == self.aim else f"{100 * self.aim:.6g}%"
         return {
-            "min_agreement": f"answers {self.aim:.1%} of all texts as the unpruned model does",
+            "min_agreement": f"answers {share} of all texts as the unpruned model does",
             "min_metric": f"has {self.metric} >= {self.aim:g}",
-            "min_metric_kept": f"keeps {self.aim:.1%} of the {self.metric}",
+            "min_metric_kept": f"keeps {share} of the {self.metric}",
             "max_ms": f"takes at most {self.aim:g} ms",
         }[self.name]
 

@@ -28,7 +28,7 @@ from orchestrator.command.options import (
 from orchestrator.errors import RunError
 from orchestrator.signals import unattended
 from orchestrator.study_file import launched_file, load_study, load_study_of
-from orchestrator.terminal import for_shell, say, say_to_stderr
+from orchestrator.terminal import for_shell, say, say_to_stderr, visible
 
 if TYPE_CHECKING:
     from orchestrator.runs.records import RunRecord
@@ -104,6 +104,7 @@ def _compress(
     """Make a classifier small and fast in minutes, as far as a gate allows, without labels."""
     from objectives.device import quiet_libraries
     from orchestrator.command.compressing import compress
+    from reports.figures.compressed import read_choice
 
     quiet_libraries()
     with unattended(), interrupted("finished trials are kept, run the same command to go on"):
@@ -112,7 +113,9 @@ def _compress(
     typer.echo(f"{done.folder}  ({done.what()})")
     typer.echo(f"  {done.worth(compressed.run.task_metric)}")
     if not compressed.passed:
-        typer.echo("  it does not pass the gate: it is the nearest")
+        choice = read_choice(compressed.run.folder)
+        assert choice is not None, "it was written just now"
+        typer.echo(f"  {choice.sentences[2]}")
     for line in compressed.advice:
         typer.echo(f"  {line}")
     report_file = compressed.run.folder / "report.html"
@@ -185,12 +188,11 @@ def _export(
         record, number, out, onnx=onnx, int8=study if int8 else None, int4=study if int4 else None
     )
     result = next(trial.result for trial in record.finished if trial.number == number)
-    typer.echo(
-        f"{exported.folder}  (trial {number}: {record.metric_name} {result.metric:.4f}, held out "
-        f"{result.heldout_metric:.4f}, {result.cost_name} ratio {ratio_text(result.ratio)})"
-    )
+    scores = f"{record.metric_name} {result.metric:.4f}, held out {result.heldout_metric:.4f}"
+    cost = f"{result.cost_name} ratio {ratio_text(result.ratio)}"
+    typer.echo(visible(f"{exported.folder}  (trial {number}: {scores}, {cost})"))
     for note in exported.notes:
-        typer.echo(f"  {note}")
+        typer.echo(visible(f"  {note}"))
     if push_to_hub is not None:
         typer.echo(push(out, push_to_hub))
 

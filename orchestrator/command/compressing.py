@@ -12,16 +12,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
+from scipy.special import rel_entr
 
 from objectives.cache import content_key
 from objectives.combining.cascade import Cascade, pairs_of, spread
-from objectives.combining.members import GateRows, Member, enough
+from objectives.combining.gate import choosing
+from objectives.combining.members import GateRows, Member, enough, probabilities
 from objectives.device import choose_device
 from objectives.engines.names import Engine
 from objectives.engines.serving import check_engine
 from objectives.errors import UserError, a_few, spelled
-from objectives.metric import OF_CLASSES, Metric
+from objectives.metric import OF_CLASSES, Logits, Metric
 from objectives.students.bert.exporting import InMemory, save_in
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.text.roles import survey
@@ -34,11 +38,11 @@ from orchestrator.command.cascading import FASTER, Gate
 from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
-from orchestrator.runs.answers import read_rows
+from orchestrator.runs.answers import read_answers, read_rows
 from orchestrator.study import Study
 from orchestrator.terminal import SaysOnce
 from orchestrator.workers.loop import read_study
-from reports.exporting.deployed_card import Deployed, choice_of, named
+from reports.exporting.deployed_card import Deployed, candidate_points, choice_of, named
 from reports.exporting.export import check_free
 from reports.figures.compressed import files_below, forget_choice, read_choice
 from reports.model_folders import kept_front
@@ -183,15 +187,17 @@ def compress(
 
         run = tried(planning.at_once(sizes, bool(small)))
         _check_worth(study, inputs, run)
+        _check_metric(_gate_rows(run), gate, sizes, take_nearest)
         if (engine := study.teacher.engine) != "eager":  # whose time was a guess so far
             speed = replace(speed, teaching=candidates.seconds_of_an_answer(None, engine))
         for _ in range(planning.ROUNDS):
-            more = planning.afterwards(run, sizes, left() - reserve, speed)
+            chosen = _on_choosing_rows(run)
+            more = planning.afterwards(chosen, sizes, left() - reserve, speed)
             if not more:
                 break
             run = tried(more)
         numbers: list[int | None] = []
-        for trial in spread(kept_front(run, say), _MOST):
+        for trial in spread(kept_front(_on_choosing_rows(run), say), _MOST):
             if numbers and left() < 0.5 * reserve:  # but the fastest: it was trained
                 say(f"the time is up: {named(trial.number)} is left out")
                 continue
@@ -200,12 +206,14 @@ def compress(
         members, rows = candidates.judged(run, [*numbers, None], keep=True)
         try:
             cascade, passed = _chosen(members, rows, gate, sizes, take_nearest)
+            # First: after a Ctrl-C between the folder and its choice it would be a stranger's.
+            points = list(candidate_points(members, rows))
             promised = gate.aim if gate.name == "min_agreement" and passed else None
             # Asked again, as somebody may have put a file there in these minutes.
             deployed = candidates.deploy(run, cascade, rows, out, promised, replace=is_own())
             passed &= gate.name != "max_ms" or deployed.milliseconds <= gate.aim
             verdict = _verdict(gate, sizes, passed)
-            choice_of(deployed, run.task_metric, verdict, members, rows).keep(run)
+            choice_of(deployed, run.task_metric, verdict, points).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
     advice = (*fewer, *planning.advice(run, sizes))
@@ -289,8 +297,8 @@ def _check_reach(
         more = planning.more_texts(1.0, gate.aim, sizes.judgeable)
         raise RunError(
             f"{sizes.judgeable} texts are too few to say with 95% confidence that any model passes "
-            f"this gate ({gate.aim:g}); give {f'about {more:,} ' if more else ''}more texts, ask "
-            "for less, or take the nearest",
+            f"this gate ({gate.aim:g}); give {f'about {more:,} ' if more else ''}more texts, or "
+            "more minutes if these limit them, ask for less, or take the nearest",
             gate.name,
             "take_nearest",
         )
@@ -321,6 +329,62 @@ def _check_worth(study: Study, inputs: Inputs, run: Run) -> None:
             "label",
             "min_agreement",
         )
+
+
+def _gate_rows(run: Run) -> GateRows | None:
+    """Rows that judge, with the answers that the run has kept."""
+    judged_rows = read_rows(run)
+    if judged_rows is None:
+        return None
+    original = {role: logits.argmax(-1) for role, logits in judged_rows.unpruned.items()}
+    metric: Any = run.task_metric
+    return GateRows(metric, judged_rows.labels, original, judged_rows.unpruned["select"].shape[-1])
+
+
+def _check_metric(
+    rows: GateRows | None, gate: Gate, sizes: planning.RoleSizes, take_nearest: bool
+) -> None:
+    """Raise RunError if so few rows hang on a class that no model can pass the gate."""
+    if rows is None or gate.name != "min_metric_kept" or take_nearest:
+        return
+    needed = 1 - rows.share_that_breaks(0.0, gate.aim)  # of rows that answer as before
+    if enough(needed, sizes.vouching) is None:
+        raise _none_passes(gate, sizes, planning.more_texts(1.0, needed, sizes.judgeable))
+
+
+def _none_passes(
+    gate: Gate, sizes: planning.RoleSizes, more: int | None, nearest: str = ""
+) -> RunError:
+    """Error where no model passes; `more` texts would be enough."""
+    limited = "or more minutes if these limit them, "
+    enough_texts = f"about {more:,} more texts, {limited}would be enough; " if more else ""
+    return RunError(
+        f"no model {gate.text()}, with 95% confidence on {sizes.vouching} texts; {nearest}"
+        f"{enough_texts}ask for less, or take the nearest",
+        gate.name,
+        "take_nearest",
+    )
+
+
+def _on_choosing_rows(run: Run) -> Run:
+    """The run with each divergence on the rows that choose. The others, which judge the gate, have
+    no part in what is trained and in what is a candidate."""
+    judged_rows = read_rows(run)
+    if judged_rows is None:
+        return run
+    third = choosing(len(judged_rows.unpruned["select"]))
+
+    def shares(logits: Mapping[str, Logits]) -> NDArray[np.float64]:
+        return probabilities(logits["select"][third])
+
+    trials = []
+    for trial in run.trials:
+        answers = None if trial.result is None else read_answers(run, trial.number)
+        if trial.result is not None and answers is not None:
+            far = float(rel_entr(shares(judged_rows.unpruned), shares(answers)).sum(-1).mean())
+            trial = replace(trial, result=replace(trial.result, divergence=far))
+        trials.append(trial)
+    return replace(run, trials=tuple(trials))
 
 
 def _study(
@@ -429,20 +493,10 @@ def _chosen(
     nearest = max(smaller, key=lambda member: (member.agreement, -member.cost))
     if take_nearest:
         return nearest, False
+    reached, more = nearest.agreement, None
     if gate.name == "min_agreement":
-        reached = nearest.agreement
         more = planning.more_texts(reached, gate.aim, sizes.judgeable)
     else:
         reached = nearest.metric / max(rows.value("select", rows.original["select"]), 1e-9)
-        needed = 1 - rows.share_that_breaks(0.0, gate.aim)  # of rows that answer as before
-        few = enough(needed, sizes.vouching) is None
-        more = planning.more_texts(1.0, needed, sizes.judgeable) if few else None
     model = named(nearest.stages[0].number, nearest.stages[0].engine)
-    raise RunError(
-        f"no model {gate.text()}, with 95% confidence on {sizes.vouching} texts; the nearest, "
-        f"{model}, reaches {reached:.1%}: "
-        + (f"about {more:,} more texts would be enough; " if more else "")
-        + "ask for less, or take the nearest",
-        gate.name,
-        "take_nearest",
-    )
+    raise _none_passes(gate, sizes, more, f"the nearest, {model}, reaches {reached:.1%}: ")

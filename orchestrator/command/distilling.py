@@ -83,6 +83,7 @@ def distil(
             "distil: epochs, learning_rate and batch_size must be finite numbers above 0, the last "
             "one whole"
         )
+    pretrained.Checkpoint(teacher).bert_config()  # refuses what computes something else
     large = load_frozen(teacher, choose_device(device))
     if isinstance(large, AdaptedBert):
         raise UserError(f"model '{teacher}': general distillation takes and makes BERTs alone")

@@ -101,9 +101,15 @@ def _study(
     for number in wanted:
         check_finished(run, number)
         if not _is_cut(run, number):
-            raise RunError(f"trial {number} is no cut BERT, and only these are polished")
+            raise RunError(
+                f"trial {number} is no cut BERT in float32 with all word pieces, and only these "
+                "are polished"
+            )
     if not wanted:
-        raise RunError(f"'{run.folder}' has no cut BERT on its front; name another of its trials")
+        raise RunError(
+            f"'{run.folder}' has no cut BERT in float32 with all word pieces on its front; name "
+            "another of its trials"
+        )
     begun = run_in(out)
     had = [t.knobs["trial"] for t in begun.trials if "trial" in t.knobs] if begun else []
     numbers = list(dict.fromkeys(map(int, [*had, *wanted])))
@@ -131,10 +137,10 @@ def _study(
 def _is_cut(run: RunRecord, number: int) -> bool:
     file = RunFolder(run.folder).trial(number) / "architecture.json"
     try:
-        BertArchitecture.from_json(file.read_text(encoding="utf-8"))
+        cut = BertArchitecture.from_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return True
+    return not cut.has_bits and cut.vocabulary is None
 
 
 def _loss(study: Study) -> Loss:

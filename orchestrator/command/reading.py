@@ -240,12 +240,18 @@ def _bench(
     from objectives.device import choose_device, quiet_libraries
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder
+    from reports.figures.compressed import read_choice
     from reports.speed import bench_front, keep_speeds
     from reports.timings import timings_document, timings_table
 
     quiet_libraries()
     of_front = len(models) == 1 and RunFolder(models[0]).exists()
     record = read_run(models[0]) if of_front else None
+    if record is not None and read_choice(record.folder) is not None:
+        raise RunError(
+            f"`compress` has timed the models of '{models[0]}' from text to label: maskfront "
+            "report shows it; to time models again, name their folders"
+        )
     if record is None and study_file is not None:
         raise RunError("a study file needs a run: name the run folder, not models", "study_file")
     if record is None:

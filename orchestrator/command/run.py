@@ -296,7 +296,8 @@ def front_table(run: RunRecord) -> Table:
     title, columns, rows = front_rows(run)
     table = Table(title=Text(visible(title)))
     for column in columns:
-        table.add_column(Text(visible(column)), justify="right")
+        # Where a terminal is narrow: a number that lost its last digits would be another one.
+        table.add_column(Text(visible(column)), justify="right", overflow="fold")
     for index, row in enumerate(rows):
         if index == len(run.front):
             table.add_section()

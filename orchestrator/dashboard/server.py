@@ -88,16 +88,19 @@ def application(source: str | Path) -> App:
         return {"" if run == folder else run.name: source for run, source in readable().items()}
 
     def artifacts() -> Iterator[Any]:
-        return stores_of(
-            [
-                (study.user_attrs, RunFolder(run))
-                for run, source in readable().items()
-                for study in source.studies()
-            ]
-        )
+        return stores_of(_homes(readable()))
 
     readable()  # says at once what is wrong with all of them
     return _guarded_view(sources, artifacts, lambda: [RunFolder(run).storage for run in readable()])
+
+
+def _homes(sources: Mapping[Path, Source]) -> list[tuple[Mapping[str, Any], RunFolder]]:
+    """Attributes and folder of each study, but for those whose server is away."""
+    homes: list[tuple[Mapping[str, Any], RunFolder]] = []
+    for run, source in sources.items():
+        with suppress(RunError):
+            homes += [(study.user_attrs, RunFolder(run)) for study in source.studies()]
+    return homes
 
 
 def _file_of(url: str) -> object:

@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from orchestrator.errors import RunError
 from orchestrator.optuna_private import (
     FrozenStudy,
     id_of,
@@ -99,9 +100,15 @@ class DashboardView(BaseStorage):
         return {_OF_TRIAL.sub(shared, name): value for name, value in attributes.items()}
 
     def get_all_studies(self) -> list[FrozenStudy]:
-        studies = []
-        for index in self._places():
-            for study in self._known[index][1].studies():
+        studies, places = [], self._places()
+        for index in places:
+            try:
+                of_source = self._known[index][1].studies()
+            except RunError:
+                if len(places) == 1:
+                    raise
+                continue  # a server that is away hides no other run
+            for study in of_source:
                 id_, name = index * _IDS + study_id_of(study), self._called(index, study.study_name)
                 attributes = self._attributes(study.system_attrs, index)
                 studies.append(shown_study(study, id_, name, attributes))

@@ -130,6 +130,8 @@ def other_values(run: RunRecord, metric: Metric | OwnMetric) -> dict[int, dict[s
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:
     try:
+        if not file.is_file():  # a stranger's pipe would be read for ever
+            return {}
         file.open("rb").close()  # safetensors calls a file that may not be read missing
         return dict(load_file(file))
     except (FileNotFoundError, SafetensorError):

@@ -19,6 +19,8 @@ _HUGE = 1e100  # what JSON may say and no number of a run is; to compute with it
 
 def read_json(file: Path) -> Any:
     """Read a JSON file. Raises RunError if it is damaged, and FileNotFoundError."""
+    if file.exists() and not file.is_file():  # a stranger's pipe would be read for ever
+        raise RunError(f"'{file}' is not a file{REMEDY}")
     try:
         return json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -32,6 +32,8 @@ class Launched:
     study_file: str | None = "STUDY.py"
     inode: int | None = None
     """Inode of the run folder at the launch, which no copy has."""
+    working_folder: int | None = None
+    """Inode of the working folder at the launch, in which the study file was named."""
 
 
 class RunFolder:
@@ -111,7 +113,12 @@ class RunFolder:
         """Write the record of a launch, without passwords."""
         texts = {"command": command, "source": source, "study_file": study_file}
         document = {name: text and hide_passwords(text) for name, text in texts.items()}
-        atomic_write_text(self._launch, json.dumps({**document, "inode": self.inode}))
+        inodes = {"inode": self.inode, "working_folder": os.stat(".").st_ino}
+        atomic_write_text(self._launch, json.dumps({**document, **inodes}))
+
+    def is_of_this_account(self) -> bool:
+        """Whether the record of the launch was written by the account at work."""
+        return self._launch.stat().st_uid == os.geteuid()
 
     def read_launch(self) -> Launched | None:
         """Read the record of the last launch; None if there is none, or if it is damaged."""

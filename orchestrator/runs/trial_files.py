@@ -109,6 +109,8 @@ def shown_files(folder: Path) -> list[Path]:
 
 def read_curve(folder: Path) -> list[dict[str, str]]:
     """Rows of a trial's learning curve, as text; empty if the file is gone."""
+    if (folder / _CURVE).is_symlink() or not (folder / _CURVE).is_file():
+        return []  # a stranger's link or pipe
     with (
         suppress(FileNotFoundError, csv.Error),
         (folder / _CURVE).open(newline="", encoding="utf-8", errors="replace") as file,

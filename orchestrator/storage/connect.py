@@ -32,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from objectives.cache import atomic_write, kernel_lock, sync
 from orchestrator.errors import RunError
-from orchestrator.storage.retry import reason_of, retried
+from orchestrator.storage.retry import RETRY_SECONDS, reason_of, retried
 from orchestrator.storage.urls import (
     as_named,
     hidden,
@@ -79,7 +79,8 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
             )
         cached = get_storage(raw)
         weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
-        return retried(cached, hidden(url))
+        # A reader is a person who waits.
+        return retried(cached, hidden(url), RETRY_SECONDS if create else 2 * CONNECT_SECONDS)
 
 
 def read_storage(text: str) -> BaseStorage:
@@ -238,10 +239,14 @@ def _guarded(url: URL) -> dict[str, Any]:
     and no readable password, unless its certificate is checked or its socket is local."""
     arguments: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS}
     if kind_of(url) == "mysql":
-        arguments["local_infile"] = False
+        arguments |= {"local_infile": False, "read_timeout": 60, "write_timeout": 60}
         if url.password and not url.query.keys() & {"ssl_ca", "unix_socket"}:
             arguments["password"] = _Hashed(str(url.password).encode("latin1"))  # as PyMySQL does
-    elif not str(url.query.get("sslmode")).startswith("verify-"):
+        return arguments
+    # A server whose machine is gone without a word: TCP alone would wait for hours.
+    arguments |= {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+    arguments["tcp_user_timeout"] = 60_000  # ms
+    if not str(url.query.get("sslmode")).startswith("verify-"):
         arguments["require_auth"] = "!password"
     return arguments
 

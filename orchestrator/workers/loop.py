@@ -18,7 +18,7 @@ from objectives.engines.serving import check_engine
 from objectives.session import Session
 from objectives.text.vocabulary import check_vocabulary
 from objectives.workbench.inputs import Inputs, read_inputs
-from objectives.workbench.workbench import Workbench, prepare
+from objectives.workbench.workbench import Workbench, check_cost, prepare
 from orchestrator.errors import RunError
 from orchestrator.identity import definition_of
 from orchestrator.runs.answers import check_teachers
@@ -64,7 +64,7 @@ class LaunchOptions:
         if not isinstance(study, Study):
             raise RunError(
                 f"a launch takes a Study, not a {type(study).__name__}; read one from a file with "
-                "orchestrator.load_study('study.py')"
+                "maskfront.load_study('study.py')"
             )
         if self.timeout is not None and not self.timeout > 0:
             raise RunError(f"timeout is {self.timeout}; it must be seconds above 0", "timeout")
@@ -279,6 +279,7 @@ def read_study(study: Study, device: str) -> tuple[Inputs, dict[str, str]]:
         augmentation=study.augmentation,
         beside=study.beside,
     )
+    check_cost(inputs, study.cost)  # before hours of fine-tuning
     study.check_shapes(*inputs.configs())
     if study.least_vocabulary < 1:
         check_vocabulary(inputs.tokenizer, study.least_vocabulary)

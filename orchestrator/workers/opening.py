@@ -173,6 +173,12 @@ def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> 
         optuna_study.set_user_attr(HOME, {"folder": identity, **_place_of(folder)})
         return
     if home is None or home["folder"] != folder.identity or _is_copy(folder, optuna_study, home):
+        if home is not None and folder.identity is None and _was_here(folder, home):
+            raise RunError(
+                f"the files of study '{optuna_study.study_name}' were deleted; delete the study in "
+                "the storage, too (optuna.delete_study), or name another study",
+                "storage",
+            )
         where = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
         raise RunError(
             f"the files of study '{optuna_study.study_name}' are not in '{folder.path}', but "
@@ -183,6 +189,11 @@ def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> 
     # Another machine that shares the folder may call it otherwise.
     if (home["host"] == here["host"] or home.get("inode") != here["inode"]) and home != home | here:
         optuna_study.set_user_attr(HOME, home | here)
+
+
+def _was_here(folder: RunFolder, home: Mapping[str, Any]) -> bool:
+    here = _place_of(folder)
+    return all(home[name] == here[name] for name in ("path", "host"))
 
 
 def _place_of(folder: RunFolder) -> dict[str, Any]:

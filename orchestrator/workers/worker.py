@@ -1,5 +1,6 @@
 """Loop of a worker: claim a population, search it as one program, report each trial; repeat."""
 
+import copy
 import math
 import random
 import time
@@ -355,30 +356,33 @@ class Worker:
         aims = results.missed_aims(result, self.study.at_least, self.study.at_most)
         return outcome, {**tasks, "": tasks[""]._replace(result=replace(result, aims=aims))}
 
-    def _scored(self, found: SearchResult, bench: Workbench) -> ScoredOutcome:
-        answers = bench.answers(found.model, found.architecture)
-        score = bench.score(found.model, found.architecture, answers)
-        if not found.curve:  # trained on nothing
+    def _scored(self, outcome: SearchResult, bench: Workbench) -> ScoredOutcome:
+        if bench.problem.train.regression:  # a copy: two outcomes may share a model
+            outcome = replace(outcome, model=copy.deepcopy(outcome.model))
+            bench.problem.scale.from_standard(outcome.model)
+        answers = bench.answers(outcome.model, outcome.architecture)
+        score = bench.score(outcome.model, outcome.architecture, answers)
+        if not outcome.curve:  # trained on nothing
             score = replace(score, train_divergence=None)
         if score.thresholds:
-            found.model.config.thresholds = [*score.thresholds.values()]
+            outcome.model.config.thresholds = [*score.thresholds.values()]
         problem = bench.problem
-        if found.target_ratio is None:
+        if outcome.target_ratio is None:
             target, unit = score.cost / problem.counted.full, problem.counted.cost.unit
         else:  # a method's own may be a tensor's or numpy's
-            target, unit = float(found.target_ratio), problem.budget.cost.unit
+            target, unit = float(outcome.target_ratio), problem.budget.cost.unit
         result = TrialResult(
             **asdict(score),
             **self._yardstick(bench),
             target_ratio=target,
-            tolerance=float(found.tolerance),
+            tolerance=float(outcome.tolerance),
             budget_unit=unit,
         )
         return ScoredOutcome(
-            found,
+            outcome,
             result,
             {role: logits.numpy() for role, logits in answers.items()},
-            bench.tokenizer_of(found.architecture),
+            bench.tokenizer_of(outcome.architecture),
             bench.unpruned.widths,
         )
 

@@ -57,6 +57,8 @@ def launch_workers(
     """Run a study with several workers. The death of one is noted, and the others retry its trials.
     The callbacks are called when more trials have finished, once a second at most."""
     workers, device = options.workers, options.device
+    if workers < 1:
+        raise RunError(f"workers is {workers}; it must be at least 1")
     backend, cluster = options.backend, options.cluster
     if cluster is not None and backend == "loky":
         raise RunError(f"say whether the cluster at {cluster} is dask or ray", "backend")
@@ -110,8 +112,6 @@ def default_workers(device: str) -> int:
 
 
 def _environments(workers: int, device: str) -> list[dict[str, str]]:
-    if workers < 1:
-        raise RunError(f"workers is {workers}; it must be at least 1")
     if ":" in device and workers > 1:
         raise RunError(f"{workers} workers cannot share {device}; leave it out", "device")
     gpus = visible_gpus() if device in ("auto", "cuda") else []

@@ -1,6 +1,6 @@
 """Scores and model card of a folder that answers without torch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -80,11 +80,11 @@ def named(number: int | None, engine: str = "") -> str:
 
 
 def choice_of(
-    done: Deployed, metric: str, gate: str, members: Sequence[Member], rows: GateRows
+    done: Deployed, metric: str, gate: str, candidates: Sequence[Point]
 ) -> CompressChoice:
     """Describe the written model, whether it passed the `gate`, and all candidates."""
     files, folder = files_below(done.folder), for_shell(done.folder)
-    size = sum((done.folder / file).stat().st_size for file in files)
+    size = sum(file.stat().st_size for file in done.folder.rglob("*") if file.is_file())
     sentences = (
         f"The folder {folder} ({size / 1e6:.1f} MB) holds {done.what()}.",
         f"{done.worth(metric).capitalize()}.",
@@ -92,12 +92,12 @@ def choice_of(
         f"python {folder}/classify.py < lines.txt",
     )
     written = (WRITTEN, done.what(), done.milliseconds, done.heldout_agreement)
-    points = (*_candidates(members, rows), written)
-    place = str(done.folder.absolute())
+    place, points = str(done.folder.absolute()), (*candidates, written)
     return CompressChoice(sentences=sentences, points=points, files=files, folder=place)
 
 
-def _candidates(members: Sequence[Member], rows: GateRows) -> Iterable[Point]:
+def candidate_points(members: Sequence[Member], rows: GateRows) -> Iterator[Point]:
+    """Each model alone, then the cascades that agree more than all cheaper ones."""
     for member in members:
         agreement = rows.agreement("heldout", member.logits["heldout"].argmax(-1))
         yield (ALONE, named(member.number, member.engine), member.cost, agreement)

@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
@@ -38,7 +39,7 @@ class CompressChoice:
     """Sentences: the model, its scores, whether it passed the gate, the command that serves it."""
     points: tuple[Point, ...]
     files: tuple[str, ...]
-    """Written files, relative to the folder."""
+    """Written files: `files_below` of the folder."""
     folder: str = ""
     """The folder, absolute."""
 
@@ -63,9 +64,15 @@ def forget_choice(run_folder: Path) -> None:
 
 
 def files_below(folder: Path) -> tuple[str, ...]:
-    """List all files below a folder, without Python's bytecode."""
-    files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
-    return tuple(sorted(str(file) for file in files if "__pycache__" not in file.parts))
+    """List all files below a folder, without Python's bytecode: name and SHA-256 of each."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return tuple(
+        sorted(
+            f"{file.relative_to(folder)} {sha256(file.read_bytes()).hexdigest()}"
+            for file in files
+            if "__pycache__" not in file.parts
+        )
+    )
 
 
 def compressed_section(run: RunRecord) -> tuple[str, Section] | None:

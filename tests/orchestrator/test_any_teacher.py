@@ -149,6 +149,17 @@ def test_a_method_that_needs_a_bert_s_inside_is_refused_before_anything_is_writt
     assert not (tmp_path / "run").exists()
 
 
+def test_milliseconds_beside_no_bert_are_refused_before_anything_is_written(
+    study: Study, tmp_path: Path
+) -> None:
+    albert = Teacher(checkpoint=write_classifier("albert", tmp_path / "albert", NAMES))
+    cells = replace(study, method=CellSearch(), space={}, first=({},), trials=1)
+    timed = replace(cells, teacher=albert, cost="latency")
+    with pytest.raises(UserError, match="is 'latency', which is counted beside a BERT"):
+        launch(timed, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_without_a_bert_there_is_nothing_to_cut(study: Study, tmp_path: Path) -> None:
     teacher = Teacher(checkpoint=write_classifier("albert", tmp_path / "albert", NAMES))
     with pytest.raises(UserError, match=r"it cuts a BERT, but .* is no BERT \('albert'"):

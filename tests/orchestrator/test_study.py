@@ -286,6 +286,11 @@ def test_a_knob_that_does_nothing_is_not_tuned(
         ({"seq_len": -1}, r"Study\.seq_len is -1; it must be >= 1 or None"),
         ({"first": ({"target_ratio": np.zeros(2)},)}, r"target_ratio"),
         ({"cost": np.zeros(2)}, r"Study\.cost is .*; it must be one of flops"),
+        ({"seed": 2**32}, r"Study\.seed is 4294967296; it must be below 2\*\*32"),
+        (
+            {"space": {"method": IntDistribution(1, 2)}, "first": ()},
+            r"names 'method', which chooses among several methods; rename the field",
+        ),
         ({"sampler": "cma"}, r"Study\.sampler is 'cma'; it must be one of tpe, gp"),
         ({"sampler": RandomSampler()}, r"sampler is <.*; it must be .*function from a seed to a s"),
     ],

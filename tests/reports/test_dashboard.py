@@ -24,7 +24,7 @@ from optuna_dashboard import get_note
 from optuna_dashboard._note import concat_body
 
 from orchestrator.dashboard.server import HOST, application
-from orchestrator.dashboard.view import DashboardView
+from orchestrator.dashboard.view import DashboardView, Source
 from orchestrator.errors import RunError
 from orchestrator.runs.records import (
     BUDGET,
@@ -36,6 +36,7 @@ from orchestrator.runs.records import (
 )
 from orchestrator.runs.results import markdown
 from orchestrator.runs.run_folder import RunFolder
+from orchestrator.storage.connect import read_storage
 from reports.overlay import overlay
 from reports.page.following import _front, _trial_note, publish
 from tests.reports.conftest import SPACE, many_run, store_run
@@ -336,6 +337,20 @@ def test_a_damaged_run_hides_no_other(runs: Path, tmp_path: Path) -> None:
     for source in (folder / "seed-0", folder):  # where there is nothing else to see
         with pytest.raises(RunError, match=r"seed-0.study\.db"):
             application(source)
+
+
+def test_a_server_that_is_away_hides_no_other_run(runs: Path) -> None:
+    storages = {name: read_storage(RunFolder(runs / name).storage) for name in os.listdir(runs)}
+    sources = {name: Source(storage) for name, storage in storages.items()}
+    view = DashboardView(lambda: sources)  # type: ignore[abstract]
+    assert len(view.get_all_studies()) == 2
+    away = Mock(side_effect=RunError("the server is away"))
+    storages["seed-0"].get_all_studies = away  # type: ignore[method-assign]
+    (left,) = view.get_all_studies()
+    assert left.study_name.startswith("seed-1")
+    del sources["seed-1"]
+    with pytest.raises(RunError, match="is away"):
+        view.get_all_studies()
 
 
 def test_a_storage_has_a_dashboard_by_its_url(runs: Path) -> None:

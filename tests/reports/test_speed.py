@@ -95,6 +95,7 @@ def timed(run: RunRecord, study: Study) -> RunRecord:
     ended = replace(run, trials=run.trials[:3])
     model = RunFolder(run.folder).model(1)
     (model / "onnx").mkdir()
+    (model / "classifier.json").write_text("{}")
     write_onnx(load_model(model), model / "onnx" / "model.onnx")
     write_int8(model / "onnx" / "model.onnx", model / "onnx" / "model_int8.onnx")
     settings = {**SETTINGS, "engines": ENGINES}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
+from rich.console import Console
 from rich.text import Text
 
 from objectives.delivery.timings import Bench, Timing, with_comparisons
@@ -119,3 +121,13 @@ def test_what_fewer_bits_are_worth_stands_beside_them() -> None:
     *_, metric, heldout = timings_table(timed).columns
     assert (metric.header, list(metric.cells)) == ("metric", ["", "", "", "0.8100"])
     assert (heldout.header, list(heldout.cells)) == ("held out", ["", "", "", "0.7900"])
+
+
+def test_a_narrow_terminal_cuts_no_number_off() -> None:
+    name = "experiments/tweets-sentiment-minilm-november/small-at-a-third"
+    both = [timing(model, "eager", 1, 100, 1234.56) for model in ("full", name)]
+    table = timings_table(bench(*both, **CONDITIONS))
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(table)
+    assert "1234.56" in shown.getvalue()
+    assert "…" not in shown.getvalue()

@@ -31,6 +31,8 @@ class HeadImportance(OneShot):
         if self.normalise:  # a layer that does not matter at all has importances of 0
             scores = {
                 space: normalize(value.flatten(1), eps=1e-30).view_as(value)
+                if value[0].numel() > 1  # else all layers would tie
+                else value
                 for space, value in scores.items()
             }
         return per_cost(scores, problem.budget.cost)

@@ -39,7 +39,8 @@ class MagnitudePruning(ScopedOneShot):
     """Remove the units with the smallest weights."""
 
     criterion: Criterion = "magnitude"
-    """Score of a weight: "magnitude", "sensitivity" or "curvature"; see above."""
+    """Score of a weight w of gradient g and curvature h: "magnitude", w^2; "sensitivity", |g w|; or
+    "curvature", h w^2 / 2."""
     sparsity: ShareBelowOne = 0.0
     """Share of the weights left in the layers that are set to 0, those worth least. In [0, 1).
     Nothing becomes faster or smaller by it: no engine here has a kernel for single zeros, and

@@ -103,6 +103,12 @@ class Checkpoint:
             )
         config._attn_implementation = None  # a config.json may name code of the hub
         config.chunk_size_feed_forward = 0  # texts are of all lengths, not of multiples
+        # Else outputs would be tuples, or more than logits; with the last one sdpa saves no model.
+        config.return_dict = True
+        config.output_hidden_states = config.output_attentions = False
+        if config.model_type == "bert":  # transformers' reads none of these, a cut one would
+            for name in ("embedding_size", "pooler_act", "position_buckets"):
+                vars(config).pop(name, None)
         return config
 
     def bert_config(self) -> BertConfig:

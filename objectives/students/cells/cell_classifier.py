@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.configuration_utils import PreTrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -20,7 +19,7 @@ from .operations import FAR, OPERATIONS
 from .recurrence import over_tokens
 
 
-class CellConfig(PreTrainedConfig):
+class CellConfig(PretrainedConfig):
     """Configuration of a cell: its sizes and its graph."""
 
     model_type = "cell"

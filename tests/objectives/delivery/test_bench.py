@@ -65,6 +65,7 @@ def with_files(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
     mine = onnx.load(small)
     mine.doc_string = "of another size than one that the bench would make"
     onnx.save(mine, small)
+    (model / "classifier.json").touch()  # as `export --onnx` writes beside them
     return model
 
 
@@ -205,6 +206,10 @@ def test_a_folder_that_is_called_unpruned_is_a_model_as_any_other(
     assert [timing.model for timing in timed.timings] == [UNPRUNED, "./unpruned"]
     twin, model = (timing.bytes for timing in timed.timings)
     assert model == (with_files / "onnx" / "model.onnx").stat().st_size < twin
+    (tmp_path / "unpruned" / "classifier.json").unlink()
+    timed = bench([Path("unpruned")], **settings)
+    sizes = {timing.bytes for timing in timed.timings}
+    assert model not in sizes, "files of another program may be another model"
 
 
 @pytest.mark.slow

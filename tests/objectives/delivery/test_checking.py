@@ -199,6 +199,8 @@ def test_what_cannot_be_checked_is_one_line(
     other = renamed(fine_tuned, tmp_path / "other", "name {}")
     with pytest.raises(UserError, match=r"its labels \('name 0'.* are not the folder's"):
         check(written, new, model=other)
+    with pytest.raises(UserError, match="has no classifier yet; name the model that was fine"):
+        check(written, new, model=tiny_bert)
     with pytest.raises(UserError, match=r"holds no text"):
         check(written, lines(tmp_path, ["  ", " "]))
     pairs = tmp_path / "pairs"

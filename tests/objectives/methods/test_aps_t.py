@@ -94,6 +94,17 @@ def test_what_is_cut_computes_what_was_projected(problem: Problem) -> None:
     torch.testing.assert_close(cut, projected, atol=1e-4, rtol=0)
 
 
+def test_near_the_whole_model_the_answers_stay(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The student hardly learns there: projections that moved at their full rate would ruin it."""
+    monkeypatch.setattr(aps_t, "_EVERY", 2)
+    method = replace(QUICK, target_ratio=0.97, stages=(replace(SEARCH, epochs=4), POLISH))
+    answers = logits_of(search_alone(method, problem), problem).argmax(-1)
+    same = answers == problem.alpha_logits.argmax(-1)
+    assert same.float().mean() > 0.9
+
+
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
 def test_candidates_are_brought_into_the_budget(problem: Problem, ratio: float) -> None:
     search = _Search(replace(QUICK, target_ratio=ratio, tolerance=0.05), problem, 0)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from objectives.methods.baselines import head_importance
 from objectives.methods.baselines.head_importance import HeadImportance
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.problem import Problem
@@ -44,6 +45,14 @@ def test_it_is_the_mean_size_of_the_slope_of_each_rows_loss(problem: Problem) ->
         expected += abs(losses[0] - losses[1]) / 0.02 / len(problem.alpha)
     actual = first_order_of_student(problem, ("heads",))["heads"][1, 2].item()
     assert actual == pytest.approx(expected, rel=0.05, abs=1e-5)
+
+
+def test_layers_of_one_head_compete(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Normalised, each would have the importance 1."""
+    raw = {"heads": torch.tensor([[3.0], [1.0], [2.0]])}
+    monkeypatch.setattr(head_importance, "first_order_of_student", lambda *_: dict(raw))
+    scores = replace(QUICK, spaces=("heads",)).scores(problem, 0)["heads"]
+    assert scores.flatten().argsort().tolist() == [1, 2, 0]
 
 
 def test_the_gradient_of_a_mask_is_context_times_gradient(problem: Problem) -> None:

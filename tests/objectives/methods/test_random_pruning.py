@@ -2,19 +2,33 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.problem import Problem
 from objectives.pruning.importance import evenly
 from tests.conftest import TINY
-from tests.objectives.conformance import RECOVER, PruningConformance, logits_of, search_alone
+from tests.objectives.conformance import (
+    RECOVER,
+    KilledAt,
+    KilledError,
+    PruningConformance,
+    logits_of,
+    run,
+    search_alone,
+)
 
 QUICK = RandomPruning(batch_size=16, tolerance=0.1, stages=(RECOVER,))
 
 
 class TestConformance(PruningConformance):
     quick = QUICK
+
+
+def test_a_clock_is_looked_at_without_stages_too(problem: Problem) -> None:
+    with pytest.raises(KilledError):
+        run([replace(QUICK, stages=())], problem, KilledAt(0))
 
 
 def test_a_draw_and_a_seed_decide(problem: Problem) -> None:

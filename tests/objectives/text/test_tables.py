@@ -5,6 +5,7 @@ A case is a file, the fields of its task, and either the labels of its texts or 
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -343,3 +344,19 @@ def test_a_second_table_is_looked_at_as_the_first(kind: str, tmp_path: Path) -> 
     )
     with pytest.raises(UserError, match=r"more\.csv': a quote in line 5 reaches to line 8"):
         load_text(task)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_rows_without_labels_are_no_rows_with_none_of_them(tmp_path: Path, kind: str) -> None:
+    rows = [{"text": text, "label": tags} for text, tags in TAGS.items()]
+    rows += [{"text": f"not judged {row}", "label": None} for row in range(9)]
+    own = tmp_path / f"own.{kind}"
+    if kind == "jsonl":
+        own.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        parquet.write_table(pyarrow.Table.from_pylist(rows), own)
+    task = Task.from_files(own, name="toy", **SIZES, **TAGGED)
+    assert len(read(task)) == len(rows), "all judged, as none is asked for"
+    assert read(replace(task, drop_missing=True)) == {t: {*tags} for t, tags in TAGS.items()}
+    left = load_text(replace(task, drop_missing=True, unlabelled_split=task.split)).unlabelled
+    assert {text for (text,) in left} == {f"not judged {row}" for row in range(9)}

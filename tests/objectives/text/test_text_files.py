@@ -441,3 +441,26 @@ def test_a_column_that_a_parquet_file_lacks_or_whose_labels_are_lists_is_named(
         match=r"row 1 of split 'train' has a list in column 'label', \[1\]; a row must have one",
     ):
         load_file(None, "own.parquet")
+
+
+def test_columns_of_lines_of_json_may_begin_late(load_file: Load) -> None:
+    """`datasets` reads 10 MiB at a time, and takes the types of the first piece for all."""
+    long = "a" * 2**18
+    first = [(f"text {row} {long}", "no") for row in range(44)]
+    lines = [json.dumps({"text": text, "label": label, "n": 3}) for text, label in first]
+    lines += [json.dumps({"text": f"new {row}", "label": "yes", "n": 3.5}) for row in range(40)]
+    lines += [json.dumps({"text": "late", "label": "yes", "note": "new"})]
+    text = load_file("\n".join(lines).encode(), "own.jsonl")
+    assert sum(len(role.texts) for role in text.roles.values()) == 85
+
+
+def test_settings_of_a_table_are_none_of_the_lines_beside_it(
+    load_file: Load, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one; two\nthree\n")
+    form = {"delimiter": ";", "quotechar": '"'}
+    text = load_file(in_csv(delimiter=";"), unlabelled_file=lines, **form)
+    assert text.unlabelled == [("one; two",), ("three",)]
+    with pytest.raises(UserError, match=r"each line of a \.txt is a text"):
+        load_file(b"one; two\n", "own.txt", **form)

@@ -31,6 +31,7 @@ from objectives.measures.evaluate import (
 )
 from objectives.measures.measured import WrongCostError
 from objectives.measures.score import Score
+from objectives.methods.baselines.random_pruning import RandomPruning
 from objectives.session import Session
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from objectives.students.bert.cutting import cut, shape_of
@@ -45,7 +46,7 @@ from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
 from objectives.workbench.workbench import Workbench, prepare
 from tests.conftest import MARKERS, TINY, graded_rows, planted_rows
-from tests.objectives.conformance import RecordingProgress, random_states
+from tests.objectives.conformance import RecordingProgress, random_states, search_alone
 
 LABELS = sorted(MARKERS.values())
 
@@ -86,6 +87,13 @@ def prepared(checkpoint: str, planted_task: Task, tmp_path: Path) -> Workbench:
 def test_students_of_some_layers_are_said_to_begin_below_the_teacher(prepared: Workbench) -> None:
     said = "students of layers (0, 2) begin at a ratio of 0.66"
     assert any(note.startswith(said) for note in prepared.notes), prepared.notes
+
+
+def test_students_of_some_layers_meet_a_target_above_what_they_are(prepared: Workbench) -> None:
+    """R is 1 by default in methods of few bits, which cut nothing."""
+    found = search_alone(RandomPruning(target_ratio=1.0, stages=()), prepared.problem)
+    assert isinstance(found.architecture, BertArchitecture)
+    assert found.target_ratio == prepared.problem.budget.ratio(found.architecture) < 0.67
 
 
 def test_a_method_sees_no_rows_but_those_of_train_and_alpha(workbench: Workbench) -> None:
@@ -449,15 +457,44 @@ def test_numbers_are_learnt_from_task_to_score(
 
     whole = BertArchitecture.full(problem.shape)
     model = cut(problem.student.state_dict(), problem.student.config, whole)
-    assert judged(bench.score(model, whole)) == bench.unpruned
+    assert problem.select_score(model) == pytest.approx(bench.unpruned.metric)
+    problem.scale.from_standard(model)
+    score = bench.score(model, whole)
+    assert score.divergence == pytest.approx(0, abs=1e-9)
+    assert score.metric == pytest.approx(bench.unpruned.metric)
     model.save_pretrained(tmp_path / "cut")
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "cut")
-    assert judged(bench.score(saved, whole)) == bench.unpruned
+    assert bench.score(saved, whole) == score
     with torch.no_grad():
         saved.classifier.bias += 0.5
     shifted = bench.score(saved, whole)
     assert shifted.divergence == pytest.approx(0.25, rel=1e-4), "a squared difference"
     assert shifted.metric == pytest.approx(bench.unpruned.metric), "a correlation knows no shift"
+
+
+def test_the_unit_of_numbers_changes_nothing(
+    tiny_bert: str, graded_task: Task, tmp_path: Path
+) -> None:
+    """A new last layer starts near 0: it would never reach years or prices."""
+
+    def years() -> Dataset:
+        rows = graded_rows().to_dict()
+        return Dataset.from_dict({**rows, "label": [2000 + 64 * grade for grade in rows["label"]]})
+
+    teacher = Teacher(checkpoint=tiny_bert, epochs=6, batch_size=16, learning_rate=3e-3)
+    benches = [
+        prepare(read_inputs(task, teacher), session=Session(cache=tmp_path))
+        for task in (graded_task, replace(graded_task, data=years))
+    ]
+    grades, in_years = (bench.teacher_answers["select"] for bench in benches)
+    torch.testing.assert_close(in_years, 2000 + 64 * grades, atol=0.5, rtol=0)
+    first, second = (bench.problem for bench in benches)
+    assert second.scale.deviation == 64 * first.scale.deviation
+    for name in ("teacher_logits", "alpha_logits"):
+        torch.testing.assert_close(getattr(first, name), getattr(second, name), atol=0.01, rtol=0)
+    answers = predict(second.student, second.alpha, "cpu")
+    torch.testing.assert_close(answers, second.alpha_logits, atol=1e-3, rtol=0)
+    assert abs(second.train.labels.mean()) < 0.1
 
 
 def test_the_divergence_is_measured_of_the_answers_that_are_scored(
@@ -679,7 +716,9 @@ def test_text_without_labels_has_the_numbers_that_the_teacher_says(
     bench = prepare(read_inputs(task, Teacher(checkpoint=tiny_bert)), Session(cache=tmp_path))
     train, said = bench.problem.train, bench.problem.teacher_logits[:, 0]
     assert train.labels.dtype == np.float32
-    assert set(train.labels[:100].tolist()) == {-1, 1.5, 4}
+    scale = bench.problem.scale
+    labels = train.labels * scale.deviation + scale.mean
+    assert set(labels[:100].round(4).tolist()) == {-1, 1.5, 4}
     assert train.labels[100:].tolist() == said[100:].tolist()
 
 

@@ -204,9 +204,13 @@ def test_threads_share_a_classifier(done: Deployed, study: Study) -> None:
 
 @pytest.mark.slow
 def test_the_card_of_pairs_asks_for_pairs(done: Deployed, launched: Run) -> None:
-    assert 'Classifier()(["one text", "another text"])' in deployed_card(launched, done, 16)
+    card = deployed_card(launched, done, 16)
+    assert 'Classifier()(["one text", "another text"])' in card
+    assert card.endswith("Then choose it again on current texts. `maskfront check` tests it.\n")
     pairs = replace(launched, sources={**launched.sources, "text pair": "b"})
-    assert 'Classifier()([("the first text", "the second")])' in deployed_card(pairs, done, 16)
+    card = deployed_card(pairs, done, 16)
+    assert 'Classifier()([("the first text", "the second")])' in card
+    assert card.endswith("Then choose it again on current texts.\n"), "check reads no pairs"
 
 
 @pytest.mark.slow

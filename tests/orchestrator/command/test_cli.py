@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import shutil
@@ -27,7 +28,7 @@ from orchestrator.command.cli import show_end
 from orchestrator.errors import RunError
 from orchestrator.runs.records import load_optuna_study, read_run
 from orchestrator.runs.run_folder import RunFolder
-from orchestrator.study_file import load_study, load_study_of
+from orchestrator.study_file import launched_file, load_study, load_study_of
 from orchestrator.workers.heartbeat import workers_of
 from orchestrator.workers.worker import Callback
 from tests.any_classifiers import write_classifier
@@ -505,7 +506,7 @@ def test_bench_of_a_run_times_its_front_and_keeps_that(run_folder: Path) -> None
 
 
 def test_the_study_file_is_the_one_in_launch_json(
-    run_folder: Path, tiny_study_file: Path, tmp_path: Path
+    run_folder: Path, tiny_study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(
         run_folder, tmp_path / "run", ignore=shutil.ignore_patterns("launch.json")
@@ -520,8 +521,12 @@ def test_the_study_file_is_the_one_in_launch_json(
 
     asked = ("cascade", "run", "--out", "both")
     refused = maskfront(*asked, cwd=tmp_path)
-    assert_one_clear_line(refused, r"'run': its launch\.json names no study file; .*-study-file\)")
+    assert_one_clear_line(refused, r"'run': its launch\.json names no study file .*-study-file\)")
     shutil.copy(tiny_study_file, tmp_path / "mine.py")
+    RunFolder(run).write_launch("maskfront run mine.py", "", "mine.py")
+    elsewhere = maskfront(*asked, cwd=tmp_path)
+    assert_one_clear_line(elsewhere, r"file 'mine\.py' was named in another working folder; name")
+    monkeypatch.chdir(tmp_path)
     RunFolder(run).write_launch("maskfront run mine.py", "", "mine.py")
     found, said = scored()
     assert found
@@ -537,6 +542,9 @@ def test_the_study_file_is_the_one_in_launch_json(
     shutil.copytree(run, tmp_path / "copy")
     done = maskfront("polish", "copy", cwd=tmp_path)
     assert_one_clear_line(done, r"'copy': this folder is a copy, .*is not trusted; .*-study-file\)")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(RunError, match=r"another account wrote its launch\.json, and the stud"):
+        launched_file(run)
 
 
 def test_the_line_of_an_error_is_told_though_the_path_is_relative(

@@ -75,7 +75,7 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
         main(asked.split())
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert "it does not pass the gate: it is the nearest" in said
+    assert "  It is the nearest, and does not pass the gate that it answers 95.0%" in said
     assert "with 1,000 texts or more (these are 60)" in said
     (report,) = tmp_path.glob("runs/small-*/report.html")
     assert str(report.relative_to(tmp_path)) in said
@@ -98,6 +98,11 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
     with pytest.raises(RunError, match="'small' exists and is not an empty folder"):
         compress(teacher, texts, out="small", max_length=24, take_nearest=True)
     (made / "mine").unlink()
+    settings = (made / "classifier.json").read_text()
+    (made / "classifier.json").write_text(settings.replace("{", "{ ", 1))
+    with pytest.raises(RunError, match="'small' exists and is not an empty folder"):
+        compress(teacher, texts, out="small", max_length=24, take_nearest=True)
+    (made / "classifier.json").write_text(settings)
     card = (made / "README.md").stat().st_ino
     compress(teacher, texts, out="small", max_length=24, take_nearest=True)
     assert (made / "README.md").stat().st_ino != card, "the same call replaces what it wrote"
@@ -210,8 +215,12 @@ def test_rows_without_a_label_teach_and_many_labels_get_rows(teacher: Path, tmp_
         (None, {"max_ms": 1, "min_agreement": 0.9}, "name only one gate (min_agreement=..., "),
         (None, {"min_metric_kept": 0.9}, "texts.txt': no column 'label'; there are 'text'"),
         (None, {}, "60 texts are too few to say with 95% confidence that any model passes this"),
-        (None, {}, "(0.95); give about 128 more texts, ask for less, or take the nearest (min_"),
-        (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, ask for less, or take"),
+        (
+            None,
+            {},
+            "(0.95); give about 128 more texts, or more minutes if these limit them, ask for",
+        ),
+        (None, {"min_agreement": 0.9999}, "(0.9999); give more texts, or more minutes if"),
         (None, {"max_length": 4096}, "max_length is 4096; "),
         (None, {"out": "taken"}, "'taken' exists and is not an empty folder"),
         (None, {"out": "."}, "'.' is the folder at work, in which runs/ is made; name another"),
@@ -546,7 +555,9 @@ def test_int8_is_taken_where_nothing_smaller_passes() -> None:
 
 
 def test_where_nothing_passes_that_is_said_and_the_nearest_is_there() -> None:
-    with pytest.raises(RunError, match=r"on 26 texts; the nearest, .*int8.*more texts would be"):
+    with pytest.raises(
+        RunError, match=r"on 26 texts; the nearest, .*int8.*more texts, or more min"
+    ):
         chosen([10], rows=40, min_agreement=0.9)
     found, passed = chosen([10], rows=40, nearest=True)
     assert (found.stages, passed) == ((CascadeStage(None, "onnxruntime-int8"),), False)
@@ -561,7 +572,10 @@ def test_texts_that_a_metric_lacks_are_counted() -> None:
     members = [replace(member, logits=answers) for member in members]
     rows = replace(judges, metric="f1", labels=rare, original=rare)
     gate = compressing._gate("f1", {"min_metric_kept": 0.95})
-    with pytest.raises(RunError, match=r"reaches 100\.0%: about [\d,]+ more texts would be enough"):
+    with pytest.raises(RunError, match=r"on 166 texts; about [\d,]+ more texts, or more minutes"):
+        compressing._check_metric(rows, gate, planning.RoleSizes.of(600), take_nearest=False)
+    compressing._check_metric(rows, gate, planning.RoleSizes.of(600), take_nearest=True)
+    with pytest.raises(RunError, match=r"reaches 100\.0%: ask for less, or take the nearest"):
         compressing._chosen(members, rows, gate, planning.RoleSizes.of(600), take_nearest=False)
 
 

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from maskfront import FisherSearch, RunError, Stage, Study, UserError, distil
 from objectives.training import fitting
+from tests.any_classifiers import write_classifier
 from tests.bert_variants import write_variant
 from tests.conftest import planted_rows
 from tests.launching import run_study
@@ -124,6 +125,9 @@ def test_what_cannot_work_is_refused(
     other = write_variant("distilbert", tmp_path / "other")
     with pytest.raises(UserError, match="takes and makes BERTs alone"):
         distil(other, text, out, student_layers=(0, 2), console=QUIET)
+    modern = write_classifier("modernbert", tmp_path / "modern", ["a", "b"])
+    with pytest.raises(UserError, match=r"its architecture is .* \('modernbert'\)"):
+        distil(modern, text, out, student_layers=(0,), console=QUIET)
     table = tmp_path / "table.jsonl"
     table.write_text('{"body": "a text"}\n')
     with pytest.raises(UserError, match=r"table\.jsonl': no column 'text'; there are 'body'"):

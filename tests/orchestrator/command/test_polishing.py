@@ -200,7 +200,7 @@ def test_what_cannot_be_polished_is_refused(run: Run, study: Study) -> None:
     refused: list[tuple[RunRecord, Study, tuple[int, ...], str]] = [
         (run, study, (7,), r"has no trial 7; finished: 0, 1, 2"),
         (run, replace(study, name="other"), (), "is a run of 'tiny', not of 'other'"),
-        (replace(run, trials=()), study, (), "has no cut BERT on its front"),
+        (replace(run, trials=()), study, (), "has no cut BERT in float32 with all word pieces on"),
         (
             run,
             replace(study, task=replace(study.task, train=100)),
@@ -213,8 +213,10 @@ def test_what_cannot_be_polished_is_refused(run: Run, study: Study) -> None:
             polished(of, asked, *trials)
     for trial in run.trials:
         (run.folder / "trials" / f"{trial.number:05d}" / "architecture.json").write_text("{}")
-    with pytest.raises(RunError, match="has no cut BERT on its front"):
+    with pytest.raises(RunError, match="has no cut BERT in float32 with all word pieces on"):
         polished(run, study)
-    with pytest.raises(RunError, match="trial 1 is no cut BERT, and only these are polished"):
+    with pytest.raises(
+        RunError, match="trial 1 is no cut BERT in float32 with all word pieces, and only"
+    ):
         polished(run, study, 1)
     assert not run.folder.with_name("run-polished").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from objectives.errors import Finite, FinitePositive, PositiveInt
 from orchestrator.errors import RunError
 from orchestrator.runs.reading import as_record, as_type, read_json
+from orchestrator.runs.trial_files import read_curve
 
 _WIDTHS = Mapping[str, tuple[PositiveInt, ...]]
 
@@ -86,3 +88,16 @@ def test_what_is_nested_too_deep_to_check_is_refused(tmp_path: Path) -> None:
     nested = json.loads("[" * 600 + "]" * 600)
     with pytest.raises(RunError, match="it must be"):
         as_type(tuple[int, ...], nested, "it")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """A stranger's archive may hold one."""
+    os.mkfifo(tmp_path / "launch.json")
+    with pytest.raises(RunError, match="is not a file"):
+        read_json(tmp_path / "launch.json")
+    os.mkfifo(tmp_path / "curve.csv")
+    assert read_curve(tmp_path) == []
+    (tmp_path / "own.csv").write_text("step,salary\n1,2\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "curve.csv").symlink_to(tmp_path / "own.csv")
+    assert read_curve(tmp_path / "other") == [], "nor is a file of the reader's shown"

@@ -39,6 +39,7 @@ from objectives.training.stages import Stage
 from objectives.workbench.workbench import Workbench
 from orchestrator.dashboard.view import DashboardView, Source
 from orchestrator.errors import RunError
+from orchestrator.runs.answers import read_answers, read_rows
 from orchestrator.runs.records import (
     BUDGET,
     DEVICE,
@@ -500,7 +501,14 @@ def test_a_task_of_numbers_is_told_by_its_correlation(study: Study, tmp_path: Pa
     (trial,) = run.trials
     assert trial.result is not None
     assert run.metric_name == "pearson_spearman"
-    assert -1 <= trial.result.metric == run.unpruned.metric <= 1
+    assert -1 <= trial.result.metric <= 1
+    assert trial.result.metric == pytest.approx(run.unpruned.metric)
+    answers = read_answers(run, trial.number)
+    assert answers is not None
+    judged = read_rows(run)
+    assert judged is not None
+    for role, logits in answers.items():
+        np.testing.assert_allclose(logits, judged.unpruned[role], atol=1e-5)
     assert trial.result.params == run.unpruned.params
 
 

@@ -101,6 +101,9 @@ def test_a_launch_that_is_refused_changes_nothing(study: Study, tmp_path: Path) 
     assert len(optuna_study.trials) == 1
     run_study(more, tmp_path / "run", storage=url)
     assert len(optuna_study.trials) == 3
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(RunError, match=r"were deleted; delete the study in the storage, too"):
+        run_study(more, tmp_path / "run", storage=url)
 
 
 def test_a_launch_looks_for_room_beside_the_workers_that_live(study: Study, tmp_path: Path) -> None:

@@ -161,6 +161,13 @@ def test_workers_that_do_not_fit_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_cluster_needs_a_worker_too(study: Study, tmp_path: Path) -> None:
+    options = LaunchOptions(workers=0, out=tmp_path / "run", backend="dask", cluster="tcp://nobody")
+    with pytest.raises(RunError, match="workers is 0; it must be at least 1"):
+        launch_workers(study, options)
+    assert not (tmp_path / "run").exists()
+
+
 def test_workers_that_all_fail_after_the_timeout_are_no_end_of_the_time(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ import torch
 from transformers import BertConfig, BertTokenizer
 
 from objectives.errors import UserError
+from objectives.students.bert.architecture import BertArchitecture
+from objectives.students.bert.cutting import cut, shape_of
 from objectives.students.bert.pretrained import Checkpoint
 from objectives.workbench.workbench import Workbench
 from tests.conftest import SPECIAL
@@ -35,6 +37,21 @@ def test_a_checkpoint_has_a_classifier_once_it_is_fine_tuned(
 ) -> None:
     assert not Checkpoint(tiny_bert).has_classifier
     assert Checkpoint(fine_tuned).has_classifier
+
+
+def test_what_a_config_wants_answered_counts_for_nothing(
+    fine_tuned: str, copied: Path, tmp_path: Path
+) -> None:
+    copytree(fine_tuned, copied, dirs_exist_ok=True)
+    asked = {"return_dict": False, "output_attentions": True, "output_hidden_states": True}
+    changed = Checkpoint(rewritten(copied / "config.json", embedding_size=32, **asked))
+    assert changed.fingerprint == Checkpoint(fine_tuned).fingerprint
+    model = changed.load_classifier()
+    answer = model(torch.tensor([[5, 6]]))
+    assert set(answer.keys()) == {"logits"}
+    small = cut(model.state_dict(), model.config, BertArchitecture.full(shape_of(model.config)))
+    small.save_pretrained(tmp_path / "cut")
+    torch.testing.assert_close(small(torch.tensor([[5, 6]])).logits, answer.logits)
 
 
 def test_a_fingerprint_is_that_of_the_weights(
