@@ -79,8 +79,7 @@ class Projections(dict[str, dict[int, Tensor]]):
 
     @torch.no_grad()
     def separate(self, rate: float) -> Tensor:
-        """Make a gradient step on Phi, 2 (P_o P_o^T + sum over all q of P_q P_q^T) P_o, after which
-        columns have norm 1 again; returns Phi before it, (1,)."""
+        """Make a step on Phi's gradient, 2 (P_o P_o^T + sum_q P_q P_q^T) P_o; returns old Phi."""
         twice = []
         for of_widths in self.values():
             shared = torch.stack([mix @ mix.mT for mix in of_widths.values()]).sum(0)
@@ -93,8 +92,7 @@ class Projections(dict[str, dict[int, Tensor]]):
         return torch.stack(twice).sum()[None] / 2
 
     def units(self, model: Model, shape: BertShape) -> BertArchitecture:
-        """Units of the largest weights in a model of these widths; for a choice of units the chosen
-        ones."""
+        """Units of the largest weights in a model of these widths: of a choice the chosen ones."""
         masks = {}
         for space, of_widths in self.items():
             widths = [getattr(layer, space) for layer in model]
@@ -171,10 +169,10 @@ class ApsT(StagedMethod):
 
     def inactive(self) -> Mapping[str, str]:
         """Projections that stay have no rate."""
-        stay = {"projection_rate": f"sharing is '{self.sharing}'"}
-        return (
-            super().inactive() if self.sharing == "transition" else {**super().inactive(), **stay}
-        )
+        inactive = dict(super().inactive())
+        if self.sharing != "transition":
+            inactive["projection_rate"] = f"sharing is '{self.sharing}'"
+        return inactive
 
     @classmethod
     def search(
@@ -247,8 +245,7 @@ class _Search:
         return score / float(max(1.0, self.ratio(candidate)) ** self.method.cost_power)
 
     def nearest(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Nearest candidate in the budget, or as near as changes of one width after another bring
-        it."""
+        """Candidate in the budget, or as near as changes of one width after another bring it."""
         for widths_of in [self.controller.places.items()] * len(candidate):
             near = ({**candidate, name: width} for name, widths in widths_of for width in widths)
             candidate = min([candidate, *near], key=self.miss)

@@ -25,14 +25,11 @@ from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassifica
 from objectives.students.bert.quantising import codes_of, quantised
 from objectives.training.stages import RECOVER, Stage
 
-# What to take where each thing has a cost: the 0/1 knapsack, solved exactly.
-
 
 def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> tuple[int, ...]:
-    """Indices, ascending, of the items of most gain that the budget pays, without those of no gain.
-    Costs are whole numbers >= 0."""
-    # Dynamic programming over costs: of all choices among the first few things only those are kept
-    # that no cheaper choice equals. At most budget + 1 of these have whole costs of their own.
+    """Ascending indices of the items of most gain that the budget pays: 0/1 knapsack, exact."""
+    # Dynamic programming over whole costs >= 0: of all choices among the first few things only
+    # those are kept that no cheaper choice equals, at most budget + 1.
     front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
     for thing, (gain, cost) in enumerate(zip(gains, costs, strict=True)):
         longer = [(p + cost, g + gain, (*taken, thing)) for p, g, taken in front]
@@ -77,11 +74,10 @@ def split(weight: Tensor) -> Tensor:
     b = (exact.shape[-1] * scale - total).clamp_min(0) / (2 * zeros).clamp_min(1)
     upper, lower = b + exact.clamp_min(0), exact.clamp_max(0) - b
 
-    signs = torch.ones_like(exact)  # where 1, `upper` is w1's
     skewed = (exact * ~stays).sum(-1, keepdim=True).abs() >= staying
     ranks = (sizes * ~stays).argsort(-1, descending=True).argsort(-1)
     in_turn = torch.where(ranks % 2 == 0, 1.0, -1.0) * torch.where(exact > 0, 1.0, -1.0)
-    signs = torch.where(skewed, in_turn, signs)
+    signs = torch.where(skewed, in_turn, 1.0)  # where 1, `upper` is w1's
 
     surplus = (exact * signs * ~stays).sum(-1, keepdim=True)
     a = torch.where(staying > 0, (staying - surplus) / (2 * staying), 0.5)
@@ -183,8 +179,7 @@ class BinaryBert(OneShot):
     def _chosen(
         self, model: PrunedBertForSequenceClassification, units: BertArchitecture, problem: Problem
     ) -> Collection[int]:
-        """The layers to split. What they have in common, the pooler's halves and a few bytes of
-        the file's header, is paid first."""
+        """The layers to split, after the pooler's halves and the file's header are paid."""
         layers = range(len(units.layers))
         if self.split == 1:
             return layers

@@ -78,8 +78,7 @@ def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor,
 
 
 def rises(weight: Tensor, second: Tensor, size: int) -> Tensor:
-    """By how much the error rises as each unit leaves, (units,): no less than as one before it did,
-    so that units leave a budget in this order."""
+    """Rise of the error as each unit leaves, (units,): never less than at the one before it."""
     rise_of_unit = weight.new_zeros(weight.shape[1] // size)
     highest = weight.new_zeros(())
     for units, rise in leaving(weight, second, size):
@@ -91,8 +90,7 @@ def rises(weight: Tensor, second: Tensor, size: int) -> Tensor:
 def curvature(
     model: BertForSequenceClassification, batches: Sequence[Batch]
 ) -> dict[str, list[Tensor]]:
-    """R'R: the mean over tokens of g g', g the gradient of the logits with respect to what a block
-    adds: of heads and ffn, of each layer (E, E) float64."""
+    """R'R, (E, E) float64 a layer: mean g g', g the gradient of the logits by what a block adds."""
     # In the last layer the mean is over first tokens, which alone have a gradient.
     layers = cast("Sequence[BertLayer]", model.bert.encoder.layer)
     outputs = {
@@ -174,8 +172,7 @@ class CrossDistillation(OneShot):
         return per_cost({space: scores[space] for space in self.spaces}, problem.budget.cost)
 
     def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
-        """The units inside the budget, with their weights solved for; with `prox` as many units of
-        each block, and their weights, as the steps leave."""
+        """The units inside the budget; with `prox` as many of each block as the steps leave."""
         if self.prox == "closed":
             return super()._found(problem, seed)
         chosen, batches = self.choose(problem, seed), self._batches(problem, seed)

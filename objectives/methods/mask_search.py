@@ -58,8 +58,7 @@ def ranked_alpha(
     highest: float,
     device: str,
 ) -> dict[str, Tensor]:
-    """Alpha from `lowest` to `highest` in the order of importance per cost of a unit; of the shapes
-    of `importance`, (layers, *units_of) of each space, on the device."""
+    """Alpha from `lowest` to `highest` in the order of importance per cost of a unit."""
     # A unit's position is the share of the cost of all searched units that belongs to those of
     # lower rank, so that a common shift of all alphas lowers the cost at an even rate.
     scores = torch.cat([(value / cost[space]).flatten() for space, value in importance.items()])

@@ -42,10 +42,8 @@ from objectives.training.population import Population, Trace
 from objectives.training.stage_training import curve_points
 from objectives.training.stages import Stage
 
-# Few bits by reconstruction of one weight matrix after another (REM, in Bai et al. 2022).
-#
-# Each matrix learns, straight through its rounding, to give on what reaches it in the rounded
-# model what the float one gives there: least |W^ a^ + b - W a - b_0|^2, a^ rounded too.
+# In REM each matrix learns, straight through its rounding, to give on what reaches it in the
+# rounded model what the float one gives there: least |W^ a^ + b - W a - b_0|^2, a^ rounded too.
 
 _LAYER = "bert.encoder.layer."
 

@@ -24,14 +24,11 @@ from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassifica
 from objectives.students.loading import load
 from objectives.training.stages import RECOVER, Stage
 
-# The weights of trials of another run, as that run keeps them.
-
 
 def inherited(
     trials: Path, number: int
 ) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
-    """Read the units and the model of a trial from its run's folder of trials; UserError if it has
-    none that can be trained on."""
+    """Read units and model of a trial of a run; UserError if it has none to train on."""
     folder = trials / f"{number:05d}"
     try:
         architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())

@@ -115,11 +115,9 @@ class WidthSearch(StagedMethod):
 
 
 class WidthAlpha(DescendingAlpha["WidthSearch"]):
-    """The alpha of a population: (K, rows, candidates) of each space, a row for each layer, and one
-    in all for the depth."""
+    """The alpha of a population: (K, rows, candidates), a row for each layer, one for the depth."""
 
-    # A layer of width c keeps its c units of highest Fisher information, a model of depth c its c
-    # layers.
+    # A layer of width c keeps its c units of highest Fisher information, and so a model its layers.
 
     from_train = False
 
@@ -204,8 +202,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         return self.members[index].within_budget(scores, self.problem, threshold=1.0)
 
     def positions(self, space: str, alpha: Tensor) -> Tensor:
-        """Scores of the positions 0, 1, ... in each row, (rows, units): above 1 those within the
-        likeliest width, strictly falling from one to the next."""
+        """Scores of a row's positions, (rows, units), falling; above 1 in the likeliest width."""
         widths, share = self.widths[space], alpha.softmax(-1)
         index = torch.arange(int(widths[-1]))
         candidate = torch.searchsorted(widths, index, right=True)  # the least that is wider

@@ -136,8 +136,7 @@ class DescendingAlpha(Generic[Method]):
         return alpha
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
-        """Gradients of the losses of all students, (K,), with respect to alpha; 0 where none moves
-        it."""
+        """Gradients by alpha of the losses of all students, (K,); 0 where none moves it."""
         if not loss.requires_grad:
             return {space: torch.zeros_like(value) for space, value in self.alpha.items()}
         leaves = list(self.alpha.values())

@@ -84,8 +84,7 @@ class OneShot(StagedMethod):
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
         """Choose for each member, then cut and distil all as one population."""
-        pairs = [member._found(problem, seed) for member in members]
-        chosen, students = [units for units, _ in pairs], [student for _, student in pairs]
+        chosen, students = zip(*(member._found(problem, seed) for member in members), strict=True)
         return staged_search(
             members, problem, Chosen(chosen), seed=seed, progress=progress, students=students
         )

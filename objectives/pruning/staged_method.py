@@ -112,8 +112,7 @@ class StagedMethod(SearchMethod):
             check_comparable(stage.loss, student, teacher)
 
     def inactive(self) -> Mapping[str, str]:
-        """Name the settings of inputs where no weight is rounded, and those of a stage that its
-        loss does not read."""
+        """Name settings of inputs where no weight is rounded, of stages whose loss reads none."""
         inactive = {}
         if _each(self.weight_bits) == {FULL_BITS}:
             inactive["input_bits"] = "it rounds the inputs of quantised weights, and there are none"

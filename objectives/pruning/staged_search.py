@@ -26,8 +26,6 @@ from objectives.training.population import EMBEDDINGS, Population
 from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.training.teacher_states import keep_states
 
-# What tells a population which units stay: architecture variables that learn, or a choice made.
-
 
 class Alpha(Protocol):
     """The architecture variables of K students, and how they learn."""
@@ -135,8 +133,7 @@ def staged_search(
 
 
 def _groups(slots: Sequence[int], device: str) -> list[Sequence[int]]:
-    """The slots that train together once they are cut: on a GPU all; a CPU gains nothing by that
-    and would pay for the padding."""
+    """Slots that train together once cut: on a GPU all; a CPU would only pay for the padding."""
     return [slots] if device.startswith("cuda") else [[slot] for slot in slots]
 
 
@@ -232,8 +229,7 @@ class _Run:
         return self.members[slot].result(slot, self.problem, model, units, curve)
 
     def _distil(self, models: Models, architectures: Architectures) -> Models:
-        """Take cut models through the stages after the search. Their architectures change where a
-        method changes its models on the way."""
+        """Take cut models through the stages after the search, which may change architectures."""
         stages = [(n, stage) for n, stage in enumerate(self.stages) if not stage.searches]
         if not any(self._rate(slot, n, architectures[slot]) for slot in models for n, _ in stages):
             return models

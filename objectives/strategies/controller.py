@@ -56,9 +56,8 @@ class Policy(nn.Module):
     def walk(
         self, count: int, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Go through the places with N = `count` candidates; `choose(place, log_probs_NC)` says
-        which choice each takes, (N,) int64."""
-        # Returns indices_NP, log_probs_N and entropies_N, which are sums over the places.
+        """Indices_NP that `choose(place, log_probs_NC)` took, log_probs_N and entropies_N."""
+        # The last two are sums over the places. What `choose` gives is (N,) int64.
         hidden_NH = cell_NH = input_NH = torch.zeros(count, self.cell.hidden_size)
         taken, log_probs_N, entropies_N = [], torch.zeros(count), torch.zeros(count)
         for place, (decoder, kind) in enumerate(zip(self.decoders, self._kind_of, strict=True)):
@@ -115,8 +114,7 @@ class Controller(Strategy[Scored]):
             self._optimizer.step()
 
     def log_probs(self, candidates: list[Candidate]) -> tuple[Tensor, Tensor]:
-        """Logarithms of the probabilities of N candidates, (N,), and the entropies of the choices
-        on the way to each, summed over the places, (N,)."""
+        """Log probabilities of N candidates, (N,), and entropies, summed over the places, (N,)."""
         indices_NP = torch.tensor(
             [[c.index(chosen[name]) for name, c in self.places.items()] for chosen in candidates]
         )

@@ -29,8 +29,7 @@ _START = 1e-3  # standard deviation of alpha at the start, as DARTS has it
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSettings(Checked):
-    """Settings of `SoftChoices`; the defaults are those of DARTS, those of AdaBERT and GDAS are
-    below."""
+    """Settings of `SoftChoices`; the defaults are those of DARTS."""
 
     kind: Literal["softmax", "gumbel"] = "softmax"
     """Weighted sums of all choices, or one choice drawn at a time."""
@@ -90,8 +89,7 @@ class SoftChoices(Strategy[ChoiceGradients]):
         return float(start * (end / start) ** progress)
 
     def weights(self, progress: float = 0.0) -> dict[str, Tensor]:
-        """The weights of each place's choices, (choices,), differentiable in alpha. Those of places
-        together sum to 1. With "gumbel" they are drawn again at each call."""
+        """Weights of each place's choices, (choices,), differentiable; "gumbel" draws them anew."""
         weights: dict[str, Tensor] = {}
         for group in self._groups:
             logits = torch.cat([self.alpha[name] for name in group])
@@ -112,8 +110,7 @@ class SoftChoices(Strategy[ChoiceGradients]):
 
     @torch.no_grad()
     def propose(self, k: int) -> list[Candidate]:
-        """Propose the largest weight of each place, then k - 1 candidates drawn by the softmax of
-        each."""
+        """Propose the largest weight of each place, then k - 1 draws by the softmax of each."""
         probabilities = {
             name: alpha.double().softmax(-1).numpy() for name, alpha in self.alpha.items()
         }

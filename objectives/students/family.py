@@ -69,7 +69,6 @@ class Family:
     def unpruned(
         self, models: Sequence[PreTrainedModel], layers: int | None
     ) -> PreTrainedModel | None:
-        """Unpruned model of this many layers with random weights, from which the first was cut;
-        None if nothing was cut."""
+        """Unpruned random model, from which the first was cut; None if nothing was cut."""
         # `layers` None: as many as that model. It has all word pieces of any model.
         return None

@@ -68,8 +68,7 @@ class MagnitudePruning(ScopedOneShot):
         return max(super().lr_scale(problem, architecture), self.sparsity)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
-        """Student of the problem; with `sparsity` it is cut and its weights of least score are
-        0."""
+        """Student of the problem; with `sparsity` cut, its weights of least score 0."""
         student = super().student(problem, architecture, seed)
         if not self.sparsity:
             return student
@@ -119,8 +118,7 @@ def _gradients(problem: Problem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def means_over_units(scores: Mapping[str, Tensor], shape: BertShape) -> dict[str, Tensor]:
-    """The mean of the scores of the weights that a unit of each space takes with it, (layers,
-    *units_of) on the CPU; `scores` are those of `weight_scores`."""
+    """Mean `weight_scores` of what each unit takes with it, (layers, *units_of) on the CPU."""
     alone = {name: score[None] for name, score in scores.items()}
 
     def mean(layer: int, space: str) -> Tensor:

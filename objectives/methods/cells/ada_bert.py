@@ -121,14 +121,12 @@ class AdaBert(CellChoice):
         return ChosenCell(net.genotype(choices), curve, net.extract(choices))
 
     def derived(self, weights: EdgeWeights) -> Mapping[str, Choice]:
-        """The two edges of each node whose best operation weighs most, and the number of cells; the
-        weights are over the choices of each of `space.all_places`."""
+        """The two edges of each node whose best operation weighs most, and the number of cells."""
         choices, cells = heaviest(self.space, weights, _KEPT, never=()), weights["cells"]
         return {**choices, "cells": max(range(len(cells)), key=cells.__getitem__)}
 
     def _efficiency(self, net: SuperNet, weights: Mapping[str, Tensor], problem: Problem) -> Tensor:
-        """L_E: the number of cells over K, times the mean over edges of what their operation has of
-        the FLOPs of all operations together: a scalar, in [0, 1]."""
+        """L_E, the last term at the top of this file without beta: a scalar, in [0, 1]."""
         flops = net.costs(problem.seq_len)
         total = sum(flops[name] for name in self.operations if name != NONE) or 1
         shares = torch.tensor([0.0 if n == NONE else flops[n] / total for n in self.operations])
@@ -159,8 +157,7 @@ def probes_of(problem: Problem, progress: Progress) -> Tensor:
 
 
 def least_squares(features_BLD: Tensor, wanted_BC: Tensor) -> Tensor:
-    """The linear maps of each layer's features, with a constant, that are nearest to what is
-    wanted, applied to these features: (B, L, C)."""
+    """Answers to features by the nearest linear map of each layer, with a constant: (B, L, C)."""
     middle, spread = features_BLD.mean(0), features_BLD.std(0).clamp_min(1e-6)
     known_LBD = ((features_BLD - middle) / spread).transpose(0, 1)
     known_LBD = torch.cat([known_LBD, torch.ones_like(known_LBD[..., :1])], -1)

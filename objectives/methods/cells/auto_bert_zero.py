@@ -84,12 +84,12 @@ class LayerSpace:
     @property
     def uniform(self) -> dict[str, tuple[Any, ...]]:
         """Places that priority does not rank: kinds of layers, and operands."""
-        kinds = {f"layers[{layer}].kind": KINDS for layer in self._layers}
+        kinds = {f"layers[{layer}].kind": KINDS for layer in range(self.layers)}
         return kinds | {
             f"layers[{layer}].positions[{number}].inputs[{operand}]": (
                 *range(len(INPUTS) + number),
             )
-            for layer in self._layers
+            for layer in range(self.layers)
             for number in range(self.positions)
             for operand in range(2)
         }
@@ -97,23 +97,18 @@ class LayerSpace:
     @property
     def guided(self) -> dict[str, tuple[Any, ...]]:
         """Places that priority ranks: kernels and functions."""
-        kernels = {f"layers[{layer}].kernel": LIGHT_KERNELS for layer in self._layers}
+        kernels = {f"layers[{layer}].kernel": LIGHT_KERNELS for layer in range(self.layers)}
         return kernels | {
             f"layers[{layer}].positions[{number}].function": (IDENTITY, *OPERANDS)
-            for layer in self._layers
+            for layer in range(self.layers)
             for number in range(self.positions)
         }
 
-    @property
-    def _layers(self) -> range:
-        return range(self.layers)
-
     def read(self, choices: Mapping[str, Any]) -> Layers | None:
-        """The layers of one choice of each place that acts; None where a function has no value, a
-        result is not n x d, or a formula uses less than two inputs."""
+        """The layers of some choices; None where one is illegal, or uses less than two inputs."""
         acting: dict[str, Any] = {}
         layers: list[str] = []
-        for layer in self._layers:
+        for layer in range(self.layers):
             operation = self._layer(f"layers[{layer}]", choices, acting)
             if operation is None:
                 return None
@@ -125,7 +120,7 @@ class LayerSpace:
         acting: dict[str, Any] = {}
         layers: list[str] = []
         places = {**self.uniform, **self.guided}
-        for layer in self._layers:
+        for layer in range(self.layers):
             kind, operation = {f"layers[{layer}].kind": random.choice(KINDS)}, None
             while operation is None:
                 acting_here: dict[str, Any] = {}
@@ -175,8 +170,7 @@ def _kind(operation: str) -> str:
 
 
 class BiBranchNet(nn.Module):
-    """All models of some layers: each layer has an attention, whose linear maps all formulas share,
-    and a light convolution of the largest kernel."""
+    """All models of some layers, each an attention that formulas share and a light convolution."""
 
     # A smaller kernel is the middle of the largest, times a square matrix of its own, which begins
     # as the identity. A candidate trains a copy of the weights that it uses; what it changed is
@@ -213,8 +207,7 @@ class BiBranchNet(nn.Module):
         return model
 
     def path(self, layers: Sequence[str]) -> dict[str, Tensor]:
-        """The weights that some layers use, as views: the model's by its names, `transforms`,
-        `fits`."""
+        """The weights that some layers use, as views: the model's by its names, and others'."""
         model, names = self.model(layers), operations_of(layers)
         views: dict[str, Tensor] = {
             f"fits.{name}": weight for name, weight in self.fits.named_parameters()
@@ -340,8 +333,7 @@ class AutoBertZero(CellChoice):
         return OperationPriority({**uniform, **guided}, seed, settings, accepts)
 
     def _proposed(self, strategy: OperationPriority, random: Random) -> Layers:
-        """The next candidate: drawn at random while there are few, or where a child
-        is illegal after many tries."""
+        """The next candidate: drawn at random while there are few, or where a child is illegal."""
         children = strategy.propose(1) if len(strategy.learned) >= self._drawn else []
         legal = [self.layer_space.read(child) for child in children]
         if child := next(filter(None, legal), None):

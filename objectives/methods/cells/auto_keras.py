@@ -41,8 +41,7 @@ from objectives.training.scoring import all_alpha, answer_score
 
 
 def edit_distance(one: Graph, other: Graph) -> float:
-    """d = d_layers + d_edges of two cells (the paper's lambda is 1); symmetric, and 0 where they
-    are one model alone."""
+    """d = d_layers + d_edges of two cells (the paper's lambda is 1); 0 where they are one model."""
     layers, edges = zip(*map(_described, (one, other)), strict=True)
     return _aligned(*layers) + _matched(*edges)
 

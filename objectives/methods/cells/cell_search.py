@@ -44,8 +44,7 @@ _DRAWN = 0.3
 
 
 def with_noised(problem: Problem, copies: int, seed: int, progress: Progress) -> Problem:
-    """The problem with this many copies of each row of train after these rows, and the teacher's
-    answers to them, which are made once for a run."""
+    """The problem with copies of each train row after these rows, and the teacher's answers."""
     if not copies:
         return problem
 

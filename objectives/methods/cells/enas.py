@@ -71,8 +71,7 @@ class Enas(Aimed):
     def _drawn(
         self, nets: Sequence[SuperNet], tasks: Sequence[Problem], seed: int, progress: Progress
     ) -> tuple[Mapping[str, Any], list[CurvePoint]]:
-        """Train super-nets of shared weights, one a task, and let the controller choose a cell; it
-        learns as often as there are passes over the first task, but at least once."""
+        """Train super-nets of shared weights, one a task, and let the controller choose a cell."""
         first = tasks[0]
         settings = ControllerSettings(
             learning_rate=self.grad_rescale, entropy_weight=self.entropy_weight

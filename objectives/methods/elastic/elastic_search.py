@@ -328,8 +328,7 @@ class ElasticSearch(StagedMethod):
         return nearest(problem, trained, units, self.in_bits(units))
 
     def _scores(self, problem: Problem) -> dict[str, Tensor]:
-        """Scores in the order of the training, (layers, units) of each space; those of given
-        widths and depths are infinite."""
+        """Scores in the order of the training, (layers, units); given widths are infinite."""
         scores = self._ranked(problem)
         if self.depth < 1:
             scores["layers"] = torch.full((problem.shape.layers, 1), -math.inf)
@@ -355,8 +354,7 @@ def between(trained: Classifier, begun: Classifier, share: float) -> dict[str, T
 def nearest(
     problem: Problem, trained: Classifier, units: BertArchitecture, in_bits: BertArchitecture
 ) -> Classifier:
-    """The weights between `trained` and the student of the problem that answer most like the
-    teacher once they are cut to these units and rounded, on rows of `alpha`."""
+    """Weights between `trained` and the problem's student that, cut, answer like the teacher."""
     # A student that is trained at all sizes moves away from its teacher for the sake of the small
     # ones. A large cut is nearer with weights between the two ends (after WiSE-FT, Wortsman et al.
     # 2022): the nearly whole model with those of the beginning, a model below half of the FLOPs

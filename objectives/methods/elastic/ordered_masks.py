@@ -59,8 +59,7 @@ class OrderedMasks(DescendingAlpha[Steered]):
         batch_size: int,
         seed: int,
     ):
-        """`scores`, (layers, units) of each space, give the order of the training; `begun` are the
-        architectures at which the members begin."""
+        """`scores`, (layers, units), give the order of the training; members begin at `begun`."""
         super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(batch_size, seed, problem.device)
         self.order = Order.by_scores(problem.shape, scores)
@@ -134,8 +133,7 @@ class OrderedMasks(DescendingAlpha[Steered]):
         }
 
     def _loss(self, population: Population, batch: Batch, masks: Mapping[str, Tensor]) -> Tensor:
-        """Loss against the teacher's logits under each student's masks, (K,): one forward pass of
-        the shared model, in which each student has the batch once."""
+        """Loss against the teacher's logits under each student's masks, (K,), in one pass."""
         students, rows = len(self.members), len(batch.rows)
         repeated = {name: torch.cat([part] * students) for name, part in vars(batch).items()}
         shape = self.problem.shape

@@ -99,11 +99,10 @@ class ElasticTraining:
         taught_by: Mapping[Model, Model] | None = None,
         bits: Sequence[int] = (),
     ):
-        """`models` are those that a step draws from, by rising size; the last one is whole. Each of
-        the `sizes` of a step has `batch_size` rows."""
-        # `taught_by` names for each model that of the student, as it is before the training, which
-        # it learns from instead of the teacher. `bits` are those that are drawn for each size;
-        # none: it computes in float32.
+        """A step draws from `models`, by rising size; each of its `sizes` has `batch_size` rows."""
+        # The last of the models is whole. `taught_by` names for each model that of the student, as
+        # it is before the training, which it learns from instead of the teacher. `bits` are those
+        # that are drawn for each size; none: it computes in float32.
         self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
         student = copy.deepcopy(problem.student)
         student.load_state_dict(order.applied(problem.student.state_dict()))
@@ -124,8 +123,7 @@ class ElasticTraining:
         self._rounded = {few: _rounded(student, order, few) for few in bits if few < FULL_BITS}
 
     def run(self, progress: Progress, checkpoint: Path) -> None:
-        """Train to the end, from the `checkpoint` on if there is such a file: after each pass over
-        the train rows one can go on from there as if nothing had happened."""
+        """Train to the end, from the `checkpoint` on, which each pass over the rows leaves."""
         # Raises FloatingPointError after a pass in which a loss was not finite.
         if self.training.stage.loss == "prediction+hidden" and self.whole is None:
             keep_states(self.problem, self.population.matmul_dtype, progress)
@@ -177,8 +175,7 @@ class ElasticTraining:
         self.training.measured.append({"loss": losses.mean()[None]})
 
     def gradients(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> Tensor:
-        """Set the gradient of the mean loss over these sizes, each in its bits, which share the
-        rows out; the loss of each, (sizes,)."""
+        """Set the gradient of the mean loss over sizes that share the rows; each loss, (sizes,)."""
         drawn, bits = drawn[: len(batch.rows)], bits[: len(batch.rows)]
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         weights = self.population.weights
@@ -213,8 +210,7 @@ class ElasticTraining:
         return replace(smaller(self.population, model, (rounding,)), embeddings=embeddings)
 
     def masked(self, batch: Batch, drawn: Sequence[Model]) -> dict[str, Tensor]:
-        """The batch and the masks of sizes that take turns on its rows, as `masked_losses` wants
-        them."""
+        """The batch and the masks of sizes that take turns on its rows, for `masked_losses`."""
         taught = self._teacher_masks(batch, drawn)
         return {
             **vars(batch),
@@ -260,8 +256,7 @@ class ElasticTraining:
     def _taught(
         self, batch: Batch, masks: Mapping[str, Tensor]
     ) -> tuple[Trace | None, Trace | None, Tensor]:
-        """For models that take turns on the rows of a batch: a trace for them to fill, that of who
-        teaches them, the student under `masks` if it does, and its logits, (B, C)."""
+        """Trace to fill, trace of the teacher, or of the student under `masks`, and its logits."""
         if self.whole is None:
             return *self.training.traces(batch), self.problem.teacher_logits[batch.rows]
         traced = self.training.stage.loss != "prediction"

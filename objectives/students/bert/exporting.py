@@ -48,8 +48,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 def save_tokenizer(
     tokenizer: PreTrainedTokenizerBase, folder: Path, *, pads_right: bool = False
 ) -> None:
-    """Save a tokenizer, which `pads_right` if asked, as students learn. Raises OSError if the disk
-    refuses, which tokenizers does not report."""
+    """Save a tokenizer, which `pads_right` if asked. Raises OSError if the disk refuses."""
     if pads_right and tokenizer.padding_side != "right":
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.init_kwargs |= {"padding_side": "right", "pad_token_type_id": 0}

@@ -118,15 +118,13 @@ def pooler_of(config: BertConfig) -> BertPooler:
 
 
 class Projection(nn.Linear):
-    """Linear layer that may have no inputs or no outputs (torch's own warns when it fills one);
-    filled by transformers' weight initialisation or by a checkpoint."""
+    """Linear layer that may have no inputs or outputs, of which torch's own initialiser warns."""
 
     def reset_parameters(self) -> None:
         pass
 
     def forward(self, units: Tensor) -> Tensor:
-        """Apply the layer. Without inputs return a copy of the bias, as a view of a weight would
-        count as one that needs gradients in any mode."""
+        # A view of the bias would count as one that needs gradients in any mode: a copy.
         if not self.in_features:
             return self.bias.expand(*units.shape[:-1], -1).clone()
         return super().forward(units)
@@ -366,8 +364,7 @@ def _eager_attention(
     scale: float,
     bits: int | None,
 ) -> Tensor:
-    """Attention in plain matmuls, which `FlopCounterMode` counts (on the CPU it misses sdpa's);
-    factors are rounded to this many bits, if any."""
+    """Attention in matmuls, which `FlopCounterMode` counts; factors are rounded to these bits."""
 
     def rounded(factor: Tensor) -> Tensor:
         return factor if bits is None else rounded_inputs(factor, bits)

@@ -32,8 +32,7 @@ _CLIPS = {8: (1.0,), 4: (1.0, 0.8, 0.6)}
 
 
 def codes_of(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Codes and scales of rows, the last axis of (..., rows, columns): (..., rows, columns) whole
-    numbers of `weight`'s dtype, and (..., rows, 1). A column of zeros alone is none: it pads."""
+    """Codes, (..., rows, columns), and scales, (..., rows, 1); a column of zeros alone pads."""
     sizes = weight.abs()
     if bits > 2:
         step = sizes.amax(-1, keepdim=True) / LARGEST[bits]

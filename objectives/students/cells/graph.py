@@ -92,8 +92,7 @@ class Graph:
         return tuple(names) if self.inputs == 1 and Graph.chain(names).canonical() == self else None
 
     def outputs(self, every: bool = False) -> tuple[int, ...]:
-        """States whose mean is the output: those of nodes that no node reads, or of every node;
-        without any live node, the last input."""
+        """States whose mean is the output: nodes that none reads, or all; else the last input."""
         live = self._live()
         read = {edge.state for _, edges in live.values() for edge in edges}
         return tuple(s for s in live if every or s not in read) or (self.inputs - 1,)

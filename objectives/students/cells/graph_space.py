@@ -88,8 +88,7 @@ class GraphSpace:
         return tuple(f"nodes[{number}].operations[{edge}]" for edge in edges)
 
     def cell(self, choices: Mapping[str, Any]) -> Graph:
-        """Cell of some choices, not in canonical form; the first choice stands for a missing
-        one."""
+        """Cell of some choices, not canonical; the first choice stands for a missing one."""
         choices = {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
         nodes = []
         for number in range(self.nodes):
@@ -108,8 +107,7 @@ class GraphSpace:
         return self.repeated(self.cell(choices), int(choices.get("cells", self.cells[0])))
 
     def repeated(self, cell: Graph, cells: int) -> Graph:
-        """Chain this many equal cells as `unrolled` does; the cell has the space's inputs, but need
-        not be one of it."""
+        """Chain this many equal cells of the space's inputs, as `unrolled` does."""
         outputs = cell.outputs(self.output == "all")
         passed = Node(outputs, (IDENTITY,) * len(outputs), "mean")
         nodes: list[Node] = []
@@ -180,8 +178,7 @@ class GraphSpace:
         return {place: random.choice(all_) for place, all_ in self.all_places.items()}
 
     def one_hot(self, choices: Mapping[str, Any]) -> dict[str, list[float]]:
-        """One-hot weights of some choices, as a super-net takes them; of the first where there is
-        none."""
+        """One-hot weights of some choices, as a super-net takes them, or of the first ones."""
         return {
             place: [float(choice == choices.get(place, all_[0])) for choice in all_]
             for place, all_ in self.all_places.items()

@@ -180,8 +180,7 @@ def hinge(
     problem: Problem,
     actual: float | None = None,
 ) -> Tensor:
-    """The hinge loss of these FLOPs of one text, as shares of R: a scalar, 0 in the band. The side
-    of the band is that of `actual`, by default of the same FLOPs."""
+    """Hinge loss of FLOPs as shares of R, 0 in the band; `actual`, or they, decide its side."""
     share = torch.as_tensor(flops, dtype=torch.float64).view(1) / problem.flops_full / target_ratio
     target, band = torch.ones_like(share), torch.full_like(share, tolerance)
     side = share.detach()

@@ -93,8 +93,6 @@ def _gradients(loss: Tensor, *inputs: Tensors) -> list[dict[str, Tensor]]:
     return [{name: next(gradients) for name in group} for group in inputs]
 
 
-# From weights over the operations of edges to the inputs that each node keeps.
-
 EdgeWeights = Mapping[str, Sequence[float]]
 """Weights of each edge, a place, in the order of its choices."""
 Kept = list[tuple[str, Choice]]
@@ -171,8 +169,7 @@ class SoftSearch(Aimed):
         """The cells that it chooses from."""
 
     def _flops_loss(self, net: SuperNet, weights: Weights, problem: Problem) -> Tensor:
-        """lambda times the hinge loss of the expected FLOPs of a cell: a scalar, 0 where the cell
-        that would be derived now is in the band."""
+        """lambda times the hinge loss of the expected FLOPs: 0 while the derived cell is inside."""
         if self.target_ratio is None:
             return torch.zeros(())
         tensors = {place: torch.as_tensor(weight) for place, weight in weights.items()}
@@ -184,8 +181,8 @@ class SoftSearch(Aimed):
         return self.flops_weight * hinge(flops, self.target_ratio, self.tolerance, problem, actual)
 
     def _without_none(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights on edges as if there were no `NONE`, which is never derived: else a larger
-        weight of `NONE` would lower the loss and leave the cell as it is."""
+        """The weights on edges as if there were no `NONE`, which is never derived."""
+        # Else a larger weight of `NONE` would lower the loss and leave the cell as it is.
         shared = dict(weights)
         groups = self.together or [(place,) for place in weights if ".operations[" in place]
         for group in groups:
@@ -237,8 +234,7 @@ class SoftSearch(Aimed):
 def heaviest(
     space: GraphSpace, weights: EdgeWeights, edges: int, never: Collection[Choice]
 ) -> dict[str, Choice]:
-    """Choices that keep this many edges of each node, those whose best operation weighs most: see
-    `strongest_edges`. All other operations are `NONE`."""
+    """Choices that keep this many `strongest_edges` of each node; all others are `NONE`."""
     choices: dict[str, Choice] = dict.fromkeys(space.places, NONE)
     for node in range(space.nodes):
         edges_of_node = space.operations_of(node)

@@ -28,8 +28,6 @@ from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace, needed_cells
 from objectives.students.cells.recurrence import over_tokens
 
-# Weighted sums: the arithmetic of a super-net.
-
 Number = float | Tensor
 """In [0, 1]; a scalar tensor where it has a gradient."""
 
@@ -61,11 +59,8 @@ def mixed(parts: Sequence[tuple[Tensor, bool]], combination: str, mask_BS1: Tens
     return added / max(1, sum(alive for _, alive in parts)) if combination == "mean" else added
 
 
-# What the recurrent cells of a super-net read: see `students.cells.operations.READS`.
-
-
 class SharedReads(nn.Module):
-    """The weights of each operation at each place of `GraphSpace.reads`."""
+    """The weights of each operation at each place of `GraphSpace.reads`: see `operations.READS`."""
 
     def __init__(self, space: GraphSpace, width: int):
         super().__init__()
@@ -259,9 +254,9 @@ class SuperNet(nn.Module):
         return [(c, number) for c, number, value in rows if value or (every and learnt)]
 
     def expected_flops(self, weights: Weights, seq_len: int, kept: float = 1.0) -> Number:
-        """FLOPs of one sequence of `seq_len` tokens, expected over the choices as if inputs and
-        operations were drawn independently; of a cell's edges the share `kept` stays."""
-        # At one-hot weights those of the model that `extract` gives, to the last digit.
+        """Expected FLOPs of a sequence of `seq_len` tokens; of edges the share `kept` stays."""
+        # As if inputs and operations were drawn independently; at one-hot weights those of the
+        # model that `extract` gives, to the last digit.
         exact = {place: w.double() if isinstance(w, Tensor) else w for place, w in weights.items()}
         cell, costs, inputs = self._cell(exact), self.costs(seq_len), self.space.inputs
         live: list[Number] = [1.0] * inputs
@@ -325,8 +320,7 @@ class SuperNet(nn.Module):
         return replace(self._base, nodes=nodes, reads=reads, window=window)
 
     def extract(self, choices: Mapping[str, Any]) -> CellForSequenceClassification:
-        """The plain classifier of some choices, with copies of their weights; what is frozen, as
-        the teacher's words are, is not copied."""
+        """The plain classifier of some choices, with copies of their weights but frozen ones."""
         with torch.random.fork_rng(devices=[]):  # new weights, none of which stays
             model = CellForSequenceClassification(self._config(self.genotype(choices)))
         frozen = {id(w): w for w in self.plain.parameters() if not w.requires_grad}
@@ -351,8 +345,7 @@ class SuperNet(nn.Module):
                 yield _key(row, node, edge, name)
 
     def share(self, other: "SuperNet") -> None:
-        """Take all weights of another of the same space but those that read the last state: norm,
-        pooler and classifier, the head of a task. Both then learn them."""
+        """Share the weights of another of this space but norm, pooler and classifier, the head."""
         self.blocks, self.reads = other.blocks, other.reads
         for name in _BEFORE_THE_CELL:
             setattr(self.plain, name, getattr(other.plain, name))
