@@ -168,7 +168,6 @@ class ApsT(StagedMethod):
         )
 
     def inactive(self) -> Mapping[str, str]:
-        """Projections that stay have no rate."""
         inactive = dict(super().inactive())
         if self.sharing != "transition":
             inactive["projection_rate"] = f"sharing is '{self.sharing}'"
@@ -178,7 +177,6 @@ class ApsT(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with each member, one after another."""
         for slot, member in enumerate(members):
             search = _Search(member, problem, seed)
             best = search.found(progress)

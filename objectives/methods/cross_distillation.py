@@ -157,7 +157,6 @@ class CrossDistillation(OneShot):
     form takes seconds."""
 
     def inactive(self) -> Mapping[str, str]:
-        """Losses are mixed by mu, inputs by alpha and beta."""
         losses = self.mixes == "losses"
         names = ("alpha", "beta") if losses else ("mu",)
         reason = f"it only acts with mixes='{'inputs' if losses else 'losses'}'"
@@ -188,7 +187,6 @@ class CrossDistillation(OneShot):
     def student(
         self, problem: Problem, architecture: BertArchitecture, seed: int
     ) -> BertForSequenceClassification:
-        """The student with the weights behind its units solved for."""
         batches = self._batches(problem, seed)
         return solved(problem, architecture, batches, self.pairs, self.damping)
 

@@ -32,7 +32,6 @@ class FisherPruning(OneShot):
     """Scale the kept units by least squares before anything is trained."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The Fisher information of each unit per cost."""
         return scores_per_cost(problem, self.spaces, "loss")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
@@ -51,7 +50,6 @@ class FisherPruning(OneShot):
         return BertArchitecture.from_masks(shape, masks)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
-        """The student with its blocks reconstructed."""
         if not self.reconstruct:
             return super().student(problem, architecture, seed)
         return reconstructed(problem, architecture)

@@ -195,7 +195,6 @@ class MaskSearch(StagedMethod):
         check_searches(self)
 
     def inactive(self) -> Mapping[str, str]:
-        """Name the settings that act only with another value of another one."""
         inactive = dict(super().inactive())
         for name, field, value in (
             ("spread", "start", "fisher"),
@@ -226,7 +225,6 @@ class MaskSearch(StagedMethod):
         return super()._asked(problem, units)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """No more heads can be kept than there are."""
         super().check_shapes(student, teacher)
         heads = shape_of(student).heads
         if (self.heads_kept or 1) > heads:
@@ -256,13 +254,15 @@ class MaskSearch(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with all members as one program, then cut and distil."""
         alpha = GradientAlpha(members, problem, seed)
         return staged_search(members, problem, alpha, seed=seed, progress=progress)
 
 
-class GradientAlpha(DescendingAlpha["MaskSearch"]):
+class GradientAlpha(DescendingAlpha):
     """The alpha of a population, with its batches and its optimiser."""
+
+    members: Sequence[MaskSearch]
+    method: MaskSearch
 
     def __init__(self, members: Sequence[MaskSearch], problem: Problem, seed: int):
         super().__init__(members, problem, seed)
@@ -302,7 +302,6 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
     def learn(
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
-        """Step against the gradients of the task loss and of the FLOPs loss."""
         measured: dict[str, Tensor] = {}
         task: Gradients
         if self.from_train:
@@ -326,7 +325,6 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         return prediction_loss(logits, wanted, several=self.problem.train.several)
 
     def architecture(self, index: int) -> BertArchitecture:
-        """The units of highest alpha inside the budget."""
         alpha, member = self.of(index), self.members[index]
         if self.heads_share:
             alpha["heads"] = _top(alpha["heads"], self._heads_kept(index))

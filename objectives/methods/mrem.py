@@ -187,12 +187,9 @@ class Mrem(StagedMethod):
     the same time, each on the latest output of the one before it.
 
     In one process the modules take turns on a batch and hand their outputs on: to the digit what a
-    pipeline computes in which module n is n batches behind the first. Several workers would need a
-    device for each module, and queues of both models' outputs between neighbours.
-    """
+    pipeline computes in which module n is n batches behind the first."""
 
     def inactive(self) -> Mapping[str, str]:
-        """Units that are ranked once end below R; one module has none to wait for."""
         full = "a ranking that is done once always fills the budget R"
         alone = {"parallel": "there is only one module"} if self.modules == 1 else {}
         if self.each == "matrix":
@@ -201,7 +198,6 @@ class Mrem(StagedMethod):
         return {**super().inactive(), "tolerance": full, **alone}
 
     def scale_epochs(self, share: float) -> Self:
-        """The method with this share, in (0, 1], of the steps of each module."""
         return replace(self, steps=max(1, round(self.steps * share)))
 
     def _forcing(self, step: int) -> float:

@@ -28,7 +28,6 @@ class Sandwich(OneShot):
     their cost. In (0, 1]."""
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """k leaves one layer as it is."""
         super().check_shapes(student, teacher)
         layers = shape_of(student).layers
         if self.k >= layers:

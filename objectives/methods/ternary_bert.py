@@ -41,14 +41,12 @@ class TernaryBert(OneShot):
     """Stages of the weights: 3 epochs at 3e-4, logits and hidden states, the best kept."""
 
     def inactive(self) -> Mapping[str, str]:
-        """The attention is rounded where weights are."""
         inactive = dict(super().inactive())
         if "input_bits" in inactive:
             inactive["attention_bits"] = inactive["input_bits"]
         return inactive
 
     def in_bits(self, architecture: BertArchitecture) -> BertArchitecture:
-        """Set the bits of the method, those of its attention among them."""
         rounded = super().in_bits(architecture)
         few = None if self.attention_bits == FULL_BITS else self.attention_bits
         layers = (

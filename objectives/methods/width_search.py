@@ -94,7 +94,6 @@ class WidthSearch(StagedMethod):
         check_ranges(self, shares=(good, "two or more, rising from >= 0 to 1"))
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Each space has two candidates at least."""
         super().check_shapes(student, teacher)
         for space in self.spaces:
             units = _units(shape_of(student), space)
@@ -109,16 +108,17 @@ class WidthSearch(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with all members as one program, then cut and distil."""
         alpha = WidthAlpha(members, problem, seed)
         return staged_search(members, problem, alpha, seed=seed, progress=progress)
 
 
-class WidthAlpha(DescendingAlpha["WidthSearch"]):
+class WidthAlpha(DescendingAlpha):
     """The alpha of a population: (K, rows, candidates), a row for each layer, one for the depth."""
 
     # A layer of width c keeps its c units of highest Fisher information, and so a model its layers.
 
+    members: Sequence[WidthSearch]
+    method: WidthSearch
     from_train = False
 
     def __init__(self, members: Sequence[WidthSearch], problem: Problem, seed: int):

@@ -29,7 +29,6 @@ class OneShot(StagedMethod):
     with_search: ClassVar[bool] = False
 
     def inactive(self) -> Mapping[str, str]:
-        """Without stages nothing is trained; the scores take batches of their own."""
         full = "a ranking that is done once always fills the budget R"
         inactive = {**super().inactive(), "tolerance": full}
         if not self.stages:
@@ -83,7 +82,6 @@ class OneShot(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Choose for each member, then cut and distil all as one population."""
         chosen, students = zip(*(member._found(problem, seed) for member in members), strict=True)
         return staged_search(
             members, problem, Chosen(chosen), seed=seed, progress=progress, students=students

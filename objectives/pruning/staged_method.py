@@ -99,7 +99,6 @@ class StagedMethod(SearchMethod):
             _check_spaces(type(self).__name__, self.spaces, self.searchable)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse bits of another number of layers, and losses that cannot compare the two."""
         layers = shape_of(student).layers
         for name in ("input_bits", "weight_bits"):
             bits = getattr(self, name)
@@ -112,7 +111,6 @@ class StagedMethod(SearchMethod):
             check_comparable(stage.loss, student, teacher)
 
     def inactive(self) -> Mapping[str, str]:
-        """Name settings of inputs where no weight is rounded, of stages whose loss reads none."""
         inactive = {}
         if _each(self.weight_bits) == {FULL_BITS}:
             inactive["input_bits"] = "it rounds the inputs of quantised weights, and there are none"
@@ -125,7 +123,6 @@ class StagedMethod(SearchMethod):
         return inactive
 
     def scale_epochs(self, share: float) -> Self:
-        """The method with this share of the epochs of each stage; UserError if it has no stages."""
         if not self.stages:
             return super().scale_epochs(share)
         fewer = tuple(replace(stage, epochs=stage.epochs * share) for stage in self.stages)

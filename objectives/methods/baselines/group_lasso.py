@@ -64,9 +64,8 @@ class GroupLasso(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Shrink, cut and distil all as one population."""
         alpha = Shrinking(members, problem)
-        yield from staged_search(members, problem, alpha, seed=seed, progress=progress)
+        return staged_search(members, problem, alpha, seed=seed, progress=progress)
 
 
 class Shrinking:

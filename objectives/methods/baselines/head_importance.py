@@ -26,7 +26,6 @@ class HeadImportance(OneShot):
     """Divide by the Euclidean norm over the layer, of each kind."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The importance of each unit per cost, which for heads alone keeps their order."""
         scores = first_order_of_student(problem, self.spaces)
         if self.normalise:  # a layer that does not matter at all has importances of 0
             scores = {

@@ -193,17 +193,16 @@ class LowRank(OneShot):
     weight_bits: ClassVar[Bits] = FULL_BITS  # type: ignore[misc]
 
     def inactive(self) -> Mapping[str, str]:
-        """The budget is filled up to a rank."""
-        inactive = {"tolerance": "ranks always fill the budget R"}
-        inactive["input_bits"] = "weights of low rank are not quantised"
-        return {**super().inactive(), **inactive}
+        return {
+            **super().inactive(),
+            "tolerance": "ranks always fill the budget R",
+            "input_bits": "weights of low rank are not quantised",
+        }
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """Choose the ranks of least error inside the budget."""
         target = self.target_ratio * problem.budget.full
         return ranks_within(spectra(problem), problem.budget.cost, target)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
-        """Factor the weights of the problem's student."""
         student = factored(problem.student, architecture, spectra(problem))
         return to_device(student, problem.device)

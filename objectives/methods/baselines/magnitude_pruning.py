@@ -64,7 +64,6 @@ class MagnitudePruning(ScopedOneShot):
         return self.sparsity > 0
 
     def lr_scale(self, problem: Problem, architecture: BertArchitecture | None) -> float:
-        """The share of the FLOPs that a student lost, or of single weights if that is more."""
         return max(super().lr_scale(problem, architecture), self.sparsity)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:

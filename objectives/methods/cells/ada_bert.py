@@ -60,7 +60,6 @@ class AdaBert(CellChoice):
     """kappa: step size of alpha's Adam; 1e-4 in the paper, whose search has 18,000 steps. > 0."""
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse more cells than the teacher has layers, as each learns from one."""
         super().check_shapes(student, teacher)
         layers = teacher.num_hidden_layers
         if self.most_cells >= layers:

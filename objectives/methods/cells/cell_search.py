@@ -2,10 +2,8 @@
 
 # A trial is one genotype: `Study.space` names its places ("operations[0]", "nodes[2].inputs[1]",
 # "width"), and the outer study's sampler is the strategy. What the student has of the teacher is
-# the embeddings of its words, frozen, in as few dimensions as it is wide: the map begins with the
-# principal components and learns; in the end embeddings and map are one table, so that the map
-# costs nothing (AdaBERT, Chen et al. 2020, takes the embeddings, too). The loss is that of the
-# logits and, if asked, of hidden states.
+# the embeddings of its words, frozen, and a map of these that learns; in the end both are one
+# table, so that the map costs nothing (AdaBERT, Chen et al. 2020, takes the embeddings, too).
 
 from array import array
 from collections.abc import Iterator, Sequence, Set
@@ -165,7 +163,6 @@ class CellSearch(CellMethod):
         )
 
     def inactive(self) -> dict[str, str]:
-        """Where there are nodes, the blocks; without a training of its own, what it goes by."""
         blocks = [f"operations[{number}]" for number in range(len(self.operations))]
         inactive = dict.fromkeys(blocks, "nodes are given") if self.nodes else {}
         if not self.epochs:
@@ -174,7 +171,6 @@ class CellSearch(CellMethod):
         return inactive
 
     def scale_epochs(self, share: float) -> Self:
-        """With this share of the epochs, of the shared training too."""
         shared = self.shared and replace(self.shared, epochs=self.shared.epochs * share)
         return replace(self, epochs=self.epochs * share, shared=shared)
 

@@ -1,7 +1,5 @@
 """ENAS (Pham et al. 2018): a controller draws cells, and all of them share one super-net."""
 
-# The cell that it finds is trained again.
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -26,9 +24,8 @@ from objectives.training.scoring import all_alpha, best_of
 
 # After each pass over train, in which each step trains a cell of its own draw, the controller
 # learns by REINFORCE from the scores of cells that it draws, each on one batch of alpha. In the
-# end it draws candidates, all are scored on the same rows, and the best is chosen. With several
-# tasks (MAS) each has a head of its own on the shared weights; a loss and a score are means over
-# the tasks.
+# end it draws candidates, all are scored on the same rows, and the best is trained again. With
+# several tasks (MAS) each has a head of its own; a loss and a score are means over the tasks.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,7 +167,6 @@ class EvolvedTransformer(Aimed):
         )
 
     def inactive(self) -> dict[str, str]:
-        """Name the settings of evolution where there is none."""
         evolving = ("every", "population", "sample", "mutation")
         static = dict.fromkeys(evolving, "reading is static") if self.reading == "static" else {}
         return super().inactive() | static

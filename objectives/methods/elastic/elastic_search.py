@@ -3,10 +3,7 @@
 # The first trial trains one student at many sizes (`training.py`), along the order of the
 # scores of its units; it is kept for the run. A trial begins with the units of highest score that
 # meet R, searches by gradient how many units each layer keeps (`ordered_masks.py`), cuts, and is
-# scored. With `stages` it is distilled further on its own.
-#
-# It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
-# each is still nearer to the teacher.
+# scored. With `stages` it is distilled further on its own. Where that pays: docs/elastic.md.
 
 import copy
 import math
@@ -170,7 +167,6 @@ class ElasticSearch(StagedMethod):
         return cls(**{**widths, "depths": (0.5, 0.75), "deepen": deepen, **changes})
 
     def scale_epochs(self, share: float) -> Self:
-        """With this share of the epochs of the training of all, too."""
         elastic, deepen = (
             replace(stage, epochs=stage.epochs * share) for stage in (self.elastic, self.deepen)
         )
@@ -178,7 +174,6 @@ class ElasticSearch(StagedMethod):
         return replace(shorter, elastic=elastic, deepen=deepen)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """The losses can compare the student with the teacher, and it is as wide as is asked."""
         super().check_shapes(student, teacher)
         shape = shape_of(student)
         check_comparable(self.elastic.loss, student, teacher)
@@ -196,7 +191,6 @@ class ElasticSearch(StagedMethod):
                 )
 
     def inactive(self) -> Mapping[str, str]:
-        """Where widths are given, what would choose them."""
         inactive = dict(super().inactive())
         if self.shares:
             of_path = ("cost_power", "sizes", "smallest", "search_steps")

@@ -18,6 +18,7 @@ variable for each space, its shift, and the alpha and the mask of its unit of ra
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from objectives.device import on_device
 from objectives.measures.budget import hinge_loss, ranks_of
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.pruning.descending_alpha import DescendingAlpha, Steered
+from objectives.pruning.descending_alpha import DescendingAlpha
 from objectives.pruning.slices import Order, smaller
 from objectives.search_method import CurvePoint
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
@@ -46,12 +47,12 @@ _CLOSED = 1e-4
 """Masks below it are 0, so that the units beyond the last open one need not be computed."""
 
 
-class OrderedMasks(DescendingAlpha[Steered]):
+class OrderedMasks(DescendingAlpha):
     """Masks of K students on one model, and their search."""
 
     def __init__(
         self,
-        members: Sequence[Steered],
+        members: Sequence[Any],
         problem: Problem,
         scores: Mapping[str, Tensor],
         begun: Sequence[BertArchitecture],

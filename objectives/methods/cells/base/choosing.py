@@ -73,14 +73,12 @@ class CellChoice(CellMethod):
         """Choose a cell."""
 
     def scale_epochs(self, share: float) -> Self:
-        """With this share of the epochs of the search and of those after it."""
         return replace(self, search_epochs=self.search_epochs * share, epochs=self.epochs * share)
 
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with each member, one after another."""
         for slot, member in enumerate(members):
             yield member._outcome(slot, problem, seed, progress)
 
@@ -161,7 +159,6 @@ class Aimed(CellChoice):
         return Genotype(self.width, recurrent=self.recurrent)
 
     def inactive(self) -> dict[str, str]:
-        """Name the settings of the target where there is none."""
         inactive = dict.fromkeys(("tolerance", "flops_weight"), "target_ratio is None")
         return inactive if self.target_ratio is None else {}
 
