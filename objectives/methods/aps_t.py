@@ -143,8 +143,7 @@ class ApsT(StagedMethod):
     projection_rate: float = 0.05
     """Step size of the projections on Phi, at every eighth step of the search. In (0, 0.1)."""
     cost_power: NonNegativeFloat = 0.1
-    """Power of the excess over R, as a multiple of R, by which the score of a too expensive
-    candidate is divided. >= 0."""
+    """Power of cost over R by which the score of a too expensive candidate is divided. >= 0."""
     grad_rescale: PositiveFloat = 1e-2
     """kappa: step size of the controller's Adam. > 0."""
     entropy_weight: NonNegativeFloat = 4e-3

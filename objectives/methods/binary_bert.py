@@ -125,8 +125,7 @@ class BinaryBert(OneShot):
     input_bits: Bits = 8
     """Bits of the inputs of weights: 32 (not quantised), 8 or 4."""
     embedding_bits: int = 2
-    """Bits of the embeddings of words and positions, which are rounded before the training and
-    stay: 32, 8, 4, 2 or 1."""
+    """Bits of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
     stages: tuple[Stage, ...] = (_TERNARY, replace(_TERNARY, name="binary"))
     """Stages of the weights, ternary first: 3 epochs each, as those of TernaryBert."""
     first_binary: str = "binary"

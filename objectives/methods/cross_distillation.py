@@ -51,8 +51,7 @@ _AT_ONCE = 0.05
 """Share of the units that are left which leave together, one at least. That raised the error of
 half of an FFN by 0.07% beside one by one, in a tenth of the seconds."""
 _HOLD = 0.01
-"""Damping: share of the mean square of a gradient dimension that is added to all; like A, R'R has
-few rows."""
+"""Damping: share of the mean square of a gradient dimension that is added, as rows are few."""
 
 
 def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -139,8 +139,7 @@ class MaskSearch(StagedMethod):
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
     flops_weight: NonNegativeFloat = 1.0
-    """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0. Under the optimiser
-    "sign" only 0 or not counts."""
+    """lambda: weight of the FLOPs loss beside alpha's task loss; for "sign" 0 or not. >= 0."""
     grad_rescale: PositiveFloat = 0.1
     """kappa: step size of alpha's optimiser. A factor on the gradient before Adam or a sign would
     cancel; under "sgd" it is one and the same. > 0."""
@@ -152,8 +151,7 @@ class MaskSearch(StagedMethod):
     initial_alpha: float = 5.0
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, almost open."""
     start: Literal["uniform", "fisher"] = "fisher"
-    """Alpha at the start: all equal, or `initial_alpha` +- `spread` in the order of Fisher
-    information per cost."""
+    """Alpha at the start: all equal, or +- `spread` in the order of Fisher information per cost."""
     spread: NonNegativeFloat = 3.0
     """Half the range of alpha under the start "fisher". >= 0."""
     heads_by: Literal["sigmoid", "softmax"] = "sigmoid"
@@ -170,13 +168,11 @@ class MaskSearch(StagedMethod):
     """Which units stay: the highest alphas inside the band around R, or all whose mask is above the
     threshold and no others, as in the source report, whatever they cost."""
     hinge_on: Literal["discrete", "expected"] = "discrete"
-    """Which FLOPs say on what side of the band the student is: those of the open units, or those
-    that the soft masks sum up to."""
+    """FLOPs that decide the side of the band: of the open units, or the sum of the soft masks."""
     one_sided: bool = False
     """The band of the FLOPs loss ends at R, not at (1 + t) R. (The cut model's does not change.)"""
     target_schedule: TargetSchedule = "geometric"
-    """How the target goes from the student's own ratio to R: constant (R all along), linear,
-    geometric or cubic."""
+    """How the target goes from the student's own ratio to R; "constant" is R all along."""
     ramp: PositiveShare = 0.8
     """Share of the search in which it falls. In (0, 1]."""
     alpha_loss: Literal["labels", "teacher"] = "labels"

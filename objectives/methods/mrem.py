@@ -180,8 +180,7 @@ class Mrem(StagedMethod):
     learning_rate: PositiveFloat = 1e-4
     """Peak of Adam's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
     teacher_forcing: NonNegativeFloat = 0.5
-    """Share of the steps in which lambda falls from 1 to 0; 0: it is 0 from the first, infinite: it
-    stays 1. >= 0."""
+    """Share of the steps in which lambda falls from 1 to 0; 0: none, infinite: it stays 1. >= 0."""
     parallel: bool = False
     """False (MREM-S): a module learns when those before it are done. True (MREM-P): all learn at
     the same time, each on the latest output of the one before it.

@@ -28,15 +28,13 @@ class TernaryBert(OneShot):
     target_ratio: PositiveShare = 1.0
     """R: share of the unpruned model's cost to keep. In (0, 1]."""
     weight_bits: Bits = 2
-    """Bits of each weight, in all layers, or an entry a layer: 32, 8, 4, 2 (ternary) or 1
-    (binary)."""
+    """Bits of each weight, in all layers, or an entry a layer: 32, 8, 4, 2 (ternary) or 1."""
     input_bits: Bits = 8
     """To which what enters a weight of few bits is rounded: 32 (not at all), 8 or 4."""
     attention_bits: Literal[32, 8, 4] = 32
     """To which Q, K, V and the attention are rounded in layers of few bits: 32 (not), 8 or 4."""
     embedding_bits: int = 2
-    """Bits of the embeddings of words and positions, which are rounded before the training and
-    stay: 32, 8, 4, 2 or 1."""
+    """Bits of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
     stages: tuple[Stage, ...] = (replace(RECOVER, name="ternary", quantised=True),)
     """Stages of the weights: 3 epochs at 3e-4, logits and hidden states, the best kept."""
 

@@ -80,11 +80,9 @@ class WidthSearch(StagedMethod):
     spaces: tuple[str, ...] = ("heads", "ffn")
     """heads, ffn and layers, or some of them."""
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
-    """The candidates, shares of a layer's units, and of the layers: rising from >= 0 to 1, two at
-    least."""
+    """Candidates, shares of a layer's units and of layers: two or more, rising from >= 0 to 1."""
     temperature: tuple[PositiveFloat, PositiveFloat] = (10.0, 0.1)
-    """Temperature of the Gumbel-softmax at the start and at the end of the search, linear between.
-    > 0."""
+    """Temperature of the Gumbel-softmax at the start and at the end, linear between. > 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -77,8 +77,7 @@ class StagedMethod(SearchMethod):
     tolerance: ShareBelowOne = 0.05
     """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
     spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, some of `searchable`, at most heads, ffn, qk, v, input (or
-    input_qkv) and layers."""
+    """Kinds of units, some of `searchable`: heads, ffn, qk, v, input (or input_qkv), layers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,8 +42,7 @@ class MagnitudePruning(ScopedOneShot):
     """Score of a weight: "magnitude", "sensitivity" or "curvature"; see above."""
     sparsity: ShareBelowOne = 0.0
     """Share of the weights left in the layers that are set to 0, those worth least. In [0, 1).
-    Nothing becomes faster or smaller by it: no engine here has a kernel for single zeros, and
-    files are written dense, so that FLOPs, parameters and bytes stay."""
+    Nothing becomes faster or smaller by it: files are dense, no engine has kernels for zeros."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

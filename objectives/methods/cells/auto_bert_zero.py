@@ -290,8 +290,7 @@ class AutoBertZero(CellChoice):
     positions: PositiveInt = 8
     """At most this many functions of a formula. >= 1."""
     candidates: PositiveInt = 60
-    """Trained and scored, each with an equal share of the search's steps; the first quarter is
-    drawn at random. >= 1."""
+    """Candidates, all trained for as many steps; the first quarter is drawn at random. >= 1."""
     parents: PositiveInt = 5
     """K: the best candidates, each of which has a child in a round. >= 1."""
     hidden_weight: NonNegativeFloat = 1.0

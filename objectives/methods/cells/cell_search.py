@@ -109,9 +109,8 @@ class CellSearch(CellMethod):
     """Rows of a table that is added to the words, one for each pair of neighbours, by a hash of
     them. It costs bytes and no FLOPs. 0: none."""
     recurrent: bool = False
-    """Apply the blocks or the graph token by token, to a gated mean of the token and of what they
-    gave of the token before. All operations must then be in `operations.POSITION_WISE`, "identity"
-    or "none"."""
+    """Apply the blocks or the graph token by token, to a gated mean of the token and the last
+    output. All operations must then be in `operations.POSITION_WISE`, "identity" or "none"."""
     epochs: float = 8
     """Passes over the train split. > 0, or 0 with `shared`."""
     noised: NonNegativeInt = 0

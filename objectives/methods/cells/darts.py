@@ -19,8 +19,7 @@ class Darts(SoftSearch):
     """Search by gradient with a softmax for each edge, of first or second order."""
 
     cells: int = 1
-    """Cells, all alike, that follow one another; with two or more each reads the last two. >= 1; 1
-    where they are recurrent."""
+    """Equal cells in a row; of two or more each reads the last two. >= 1; 1 if recurrent."""
     edges: PositiveInt | None = None
     """Edges that each node keeps; None: 2 as in the paper, 1 in a recurrent cell. >= 1."""
 

@@ -106,8 +106,7 @@ class LayerUnits:
     dropped: bool | None = None
     """True: the layer is dropped with its biases and norms, and passes its input on."""
     ranks: tuple[int, ...] | None = None
-    """Rank of each weight of the layer as a product of two factors, in the order of
-    `linears.LINEARS`; 0: one matrix. None: all are one matrix."""
+    """Ranks of weights as two factors, in the order of `linears.LINEARS`; 0 or None: one matrix."""
 
     def __post_init__(self) -> None:
         if self.dropped not in (None, True):

@@ -25,8 +25,7 @@ class GraphSpace:
     combinations: tuple[str, ...] = ("add",)
     """Combinations of the nodes."""
     inputs: PositiveInt = 1
-    """Number of input states of a cell: the outputs of the last cells before it, or else the first
-    state."""
+    """Input states of a cell: outputs of the last cells before it, or else the first. >= 1."""
     output: Literal["unread", "all"] = "unread"
     """Nodes whose mean is the output of a cell."""
     cells: tuple[int, ...] = (1,)

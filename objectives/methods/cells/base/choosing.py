@@ -131,8 +131,7 @@ class Aimed(CellChoice):
     nodes: PositiveInt = 3
     """Nodes of a cell. >= 1."""
     recurrent: bool = False
-    """Apply the cell token by token: see `CellSearch.recurrent`. A method that cannot do both
-    redeclares it as a `ClassVar`."""
+    """Apply the cell token by token: see `CellSearch.recurrent`."""
     target_ratio: PositiveFloat | None = None
     """R: the share of the FLOPs of ratio 1 that the choice is drawn to, whatever the study counts;
     None: no target. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""

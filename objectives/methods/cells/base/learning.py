@@ -32,8 +32,7 @@ class CellMethod(SearchMethod):
     width: int = 128
     """D, dimensions of the hidden states: a multiple of 16."""
     learning_rate: PositiveFloat = 3e-3
-    """Peak of AdamW's rate in each training, after 10% of warm-up; then it falls linearly to 0.
-    > 0."""
+    """Peak of AdamW's rate in each training, after 10% of warm-up; then linear to 0. > 0."""
     batch_size: PositiveInt = 32
     """Sequences of a step. >= 1."""
 
