@@ -32,13 +32,11 @@ class Family:
     """Classifier with BERT's inputs. Its file imports torch, transformers and, relatively, files
     that do the same, as an exported model carries copies."""
     architecture: type[Architecture]
-    """Architecture of its searches."""
     noun: str
     """Noun of a model card: "BERT classifier"."""
     origin: str = "the classifier whose answers it learnt"
     """Model that a model card compares the cost with."""
     tags: tuple[str, ...] = ("distillation",)
-    """Tags of a model card."""
 
     @property
     def model_types(self) -> tuple[str, ...]:

@@ -54,7 +54,6 @@ from objectives.training.scoring import all_alpha, answer_score
 from objectives.training.teacher_states import keep_states
 
 KINDS = ("attention", "convolution")
-"""Kinds of layers."""
 _TRANSFORM = ".transform"
 _ALL_INPUTS = "add(add(K,P),add(Q,V))"
 
@@ -65,7 +64,6 @@ class Layers(NamedTuple):
     operations: tuple[str, ...]
     """Operation of each layer: a formula, or a name such as "light9"."""
     choices: dict[str, Any]
-    """Choices that act in these layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +77,6 @@ class LayerSpace:
 
     layers: int
     positions: int
-    """Positions of each formula."""
 
     @property
     def uniform(self) -> dict[str, tuple[Any, ...]]:

@@ -51,12 +51,10 @@ Train = TypeVar("Train", bound=Callable[[int], float])
 
 
 class Judged(NamedTuple):
-    """How far a candidate came."""
+    """How far a candidate came: its fitness after its last increment, and their number."""
 
     fitness: float
-    """After its last increment."""
     increments: int
-    """How many it was trained for."""
 
 
 class Hurdles:
@@ -232,7 +230,6 @@ class _Candidate:
     training: Iterator[Tensor]
     score: Callable[[], float]
     losses: list[Tensor] = field(default_factory=list)
-    """Losses of all its steps so far."""
 
     def __call__(self, steps: int) -> float:
         """Train it for this many more steps, or for those that are left; gives its score then."""

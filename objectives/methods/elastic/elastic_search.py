@@ -143,17 +143,15 @@ class ElasticSearch(StagedMethod):
 
         As there: heads and neurons in the order of their importance, the widths 1/4, 1/2, 3/4 and 1
         of all layers in each step, the logits' loss and a tenth of the hidden states', 3 epochs at
-        a rate of 2e-5. Then as many of the depths 1/2, 3/4 and 1 at each width, with all of the
-        hidden states' loss, taught by the student of the first phase at the same width (its code
-        takes the whole one). `depths=()` leaves this phase out. `depth` and `target_ratio` are the
-        knobs of a trial.
+        a rate of 2e-5. Then as many of the depths 1/2, 3/4 and 1 at each width, unless `depths=()`,
+        with all of the hidden states' loss, taught by the student of the first phase at the same
+        width (its code takes the whole one). Tune `depth` and `target_ratio`.
 
-        Other than there: units are ordered by the Fisher information of the answers on the `alpha`
-        split, not by gradients on the labels of the dev set (which its code adds up over batches
-        without zeroing them). Each model of a step has rows of its own: in 3 epochs a width sees
-        3/4 of the rows, then each depth at a width 1/4. The loss of the hidden states is that
-        of the cut layers, without the embeddings'. No dropout, no clipping; embeddings are frozen.
-        There is no data augmentation (see `Study.augmentation`) and no last fine-tuning on labels.
+        Other than there: units are ordered by Fisher information on the `alpha` split, not by
+        gradients on labels of the dev set. Each model of a step has rows of its own: in 3 epochs a
+        width sees 3/4 of the rows, then each depth at a width 1/4. The loss of the hidden states
+        has no embeddings', which are frozen. No dropout, no clipping, no augmentation (see
+        `Study.augmentation`), no last fine-tuning on labels.
 
         Args:
             **changes: other fields, such as target_ratio=0.25.

@@ -32,13 +32,12 @@ class PrunedBertConfig(BertConfig):
     model_type = "pruned_bert"
 
     head_dim: int = 64
-    # Class variables, so that a configuration is silent on what it does not say.
+    # Class variables, so that a configuration is silent on what it does not say. None: all, or not
+    # quantised.
     qk_head_dim: ClassVar[int | None] = None
-    """Dimensions of Q and K in each head; None: all."""
     v_head_dim: ClassVar[int | None] = None
-    """Dimensions of V in each head; None: all."""
     query_inputs: ClassVar[int | None] = None
-    """Number of dimensions of the hidden state that Q reads; None: all."""
+    """Number of dimensions of the hidden state that Q reads."""
     key_inputs: ClassVar[int | None] = None
     value_inputs: ClassVar[int | None] = None
     pooler_act: ClassVar[str] = "tanh"
@@ -48,11 +47,10 @@ class PrunedBertConfig(BertConfig):
     position_buckets: ClassVar[int | None] = None
     """Buckets of relative positions of a head; None: no relative positions."""
     weight_bits: ClassVar[int | None] = None
-    """Bits of each weight of a layer; None: float32."""
     input_bits: ClassVar[int | None] = None
-    """Bits of the inputs of the layer's weights; None: not quantised."""
+    """Bits of the inputs of the layer's weights."""
     attention_bits: ClassVar[int | None] = None
-    """Bits of Q, K, V and the attention of the layer; None: not quantised."""
+    """Bits of Q, K, V and the attention of the layer."""
     halves: ClassVar[int | None] = None
     """Number of matrices of these bits that add up to each weight of a layer; None: one."""
     dropped: ClassVar[bool | None] = None
@@ -61,9 +59,7 @@ class PrunedBertConfig(BertConfig):
     """Ranks of Q, K, V, the output of the attention, and the two weights of the FFN as products of
     two factors; 0, or None: one matrix."""
     pooler_bits: ClassVar[int | None] = None
-    """Bits of the pooler's weight."""
     pooler_halves: ClassVar[int | None] = None
-    """Halves of the pooler's weight."""
     embedding_bits: ClassVar[int | None] = None
     """Bits of each number of the embeddings of words and positions."""
     sublayers: ClassVar[str | None] = None

@@ -21,7 +21,7 @@ from .recurrence import over_tokens
 
 
 class CellConfig(PreTrainedConfig):
-    """Configuration of a cell: its sizes and its graph."""
+    """Configuration of a cell: its sizes and its graph, as in `Genotype`."""
 
     model_type = "cell"
 
@@ -33,15 +33,11 @@ class CellConfig(PreTrainedConfig):
     nodes: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
     """Nodes of any other graph, as `Graph.to_list` has them."""
     pooling: tuple[str, ...] | list[str] = ("mean", "max")
-    """Pooling over tokens that the classifier reads: names of `POOLINGS`."""
     bigrams: int = 0
     """Rows of a table of pairs of neighbours, which share rows by a hash; 0: no table."""
     recurrent: bool = False
-    """Whether the graph is applied token by token."""
     reads: tuple[str, ...] | list[str] = ()
-    """Operations on each of `READS`, or none."""
     window: int = 0
-    """Tokens and states in the means that `reads` reads."""
     max_position_embeddings: int = 512
     """Largest intended number of tokens. A cell has no positions: convolutions tell the order."""
     pad_token_id: int | None = 0

@@ -63,7 +63,6 @@ class Part(NamedTuple):
     """Function, or an input, which has no operands."""
     operands: tuple[str, ...]
     shape: str
-    """Its shape."""
 
 
 def parts_of(text: str) -> dict[str, Part]:

@@ -32,7 +32,6 @@ class ChosenCell(NamedTuple):
 
     genotype: Genotype
     curve: Sequence[CurvePoint]
-    """Curve of the training that chose."""
     student: CellForSequenceClassification | None = None
     """Where the cell's own training begins; None: at new weights."""
 
