@@ -72,9 +72,7 @@ class Projections(dict[str, dict[int, Tensor]]):
                     begun += width
                 if sharing == "transition":  # at "ordinal" itself Phi is stationary
                     noise = 1e-3 * torch.randn(columns_LUO.shape, generator=generator)
-                    columns_LUO = functional.normalize(
-                        columns_LUO + noise.to(columns_LUO.device), dim=1
-                    )
+                    columns_LUO = functional.normalize(columns_LUO + noise.to(columns_LUO), dim=1)
                 self[space][width] = columns_LUO
 
     @torch.no_grad()

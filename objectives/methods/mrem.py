@@ -85,9 +85,8 @@ def matrix_by_matrix(
         ]
     for number, names in enumerate(matrices(model, architecture)):
         layers = [network.get_submodule(f"{_LAYER}{number}") for network in (example, model)]
-        bits, into = (
-            getattr(architecture.layers[number], n) for n in ("weight_bits", "input_bits")
-        )
+        units = architecture.layers[number]
+        bits, into = (getattr(units, name) for name in ("weight_bits", "input_bits"))
         learnt, hooks = [], []
         for name in names:
             wanted, linear = (cast("nn.Linear", layer.get_submodule(name)) for layer in layers)

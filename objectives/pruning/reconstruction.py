@@ -65,9 +65,7 @@ _LARGEST = 10.0
 
 
 @torch.no_grad()
-def reconstructed(
-    problem: Problem, architecture: BertArchitecture
-) -> BertForSequenceClassification:
+def reconstructed(problem: Problem, units: BertArchitecture) -> BertForSequenceClassification:
     """A copy of the student: output projections 0 at closed units, scaled at the others."""
     # The alpha split is the text. For architectures that cut heads and FFN neurons alone.
     sizes = {"heads": problem.shape.head_dim, "ffn": 1}
@@ -79,7 +77,7 @@ def reconstructed(
         return weight * factors.repeat_interleave(size).to(weight)
 
     batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
-    return _refitted(problem, architecture, batches, [RECONSTRUCTION], scaled)
+    return _refitted(problem, units, batches, [RECONSTRUCTION], scaled)
 
 
 @torch.no_grad()

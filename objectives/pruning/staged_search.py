@@ -288,12 +288,10 @@ class _Run:
     def _begun_with(self, slot: int) -> dict[str, Tensor]:
         return self.students[slot].state_dict()
 
-    def _cut(
-        self, architectures: Architectures, state_of: Callable[[int], dict[str, Tensor]]
-    ) -> Models:
+    def _cut(self, chosen: Architectures, state_of: Callable[[int], dict[str, Tensor]]) -> Models:
         """Cut each student to its architecture; the embeddings, which are frozen, stay shared."""
         models, config = {}, self.problem.student.config
-        for slot, units in architectures.items():
+        for slot, units in chosen.items():
             student, state = self.students[slot], state_of(slot)
             model = copy.deepcopy(student) if is_cut(student) else cut(state, config, units)
             for name, weight in _embeddings(model).items():

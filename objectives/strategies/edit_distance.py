@@ -94,10 +94,8 @@ class Process:
         points = embedding(known)
         spread = float(np.linalg.norm(points[:, None] - points[None], axis=-1).mean()) or 1.0
         fitted = [
-            GaussianProcessRegressor(RBF(length * spread), alpha=noise, optimizer=None).fit(
-                points, scores
-            )
-            for length in _LENGTHS
+            GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(points, scores)
+            for kernel in (RBF(length * spread) for length in _LENGTHS)
         ]
         self.regressor = max(fitted, key=lambda process: process.log_marginal_likelihood_value_)
 

@@ -111,9 +111,7 @@ class SoftChoices(Strategy[ChoiceGradients]):
     @torch.no_grad()
     def propose(self, k: int) -> list[Candidate]:
         """Propose the largest weight of each place, then k - 1 draws by the softmax of each."""
-        probabilities = {
-            name: alpha.double().softmax(-1).numpy() for name, alpha in self.alpha.items()
-        }
+        probabilities = {name: a.double().softmax(-1).numpy() for name, a in self.alpha.items()}
         candidates: list[Candidate] = [
             {name: c[int(probabilities[name].argmax())] for name, c in self.places.items()}
         ]

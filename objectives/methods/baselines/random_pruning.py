@@ -26,10 +26,8 @@ class RandomPruning(ScopedOneShot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        alone = self.scope == "layer" and "layers" in self.spaces
-        check_ranges(
-            self, scope=(not alone, "'global' if spaces has 'layers': a layer is one unit")
-        )
+        good = self.scope == "global" or "layers" not in self.spaces
+        check_ranges(self, scope=(good, "'global' if spaces has 'layers': a layer is one unit"))
 
     def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """A number for each unit, uniform in [0, 1); the same at every budget."""

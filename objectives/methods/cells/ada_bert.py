@@ -113,9 +113,7 @@ class AdaBert(CellChoice):
 
         curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         last = soft.temperature(1.0)
-        numbers = {
-            place: (logits / last).softmax(-1).tolist() for place, logits in soft.alpha.items()
-        }
+        numbers = {place: (a / last).softmax(-1).tolist() for place, a in soft.alpha.items()}
         choices = self.derived(self.space.weights(numbers))
         return ChosenCell(net.genotype(choices), curve, net.extract(choices))
 

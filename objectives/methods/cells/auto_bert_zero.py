@@ -177,11 +177,8 @@ class BiBranchNet(nn.Module):
         """`plain` is a model without blocks: words, classifier and sizes are its own."""
         super().__init__()
         self.plain, width = plain, plain.config.hidden_size
-        wholes = [(_ALL_INPUTS, f"light{LIGHT_KERNELS[-1]}")] * layers
-        every = [
-            ("positions",),
-            *chain.from_iterable((branches, ("feed_forward",)) for branches in wholes),
-        ]
+        branches = (_ALL_INPUTS, f"light{LIGHT_KERNELS[-1]}")
+        every = [("positions",), *[branches, ("feed_forward",)] * layers]
         self.blocks = nn.ModuleList(
             nn.ModuleDict({_kind(name): CellBlock(width, name) for name in names})
             for names in every
@@ -224,9 +221,7 @@ class BiBranchNet(nn.Module):
 
     def take(self, layers: Sequence[str]) -> "Student":
         """Some layers with copies of the weights that they use."""
-        copies = {
-            n: view.detach().clone().requires_grad_() for n, view in self.path(layers).items()
-        }
+        copies = {n: w.detach().clone().requires_grad_() for n, w in self.path(layers).items()}
         return Student(tuple(layers), self.model(layers), copies)
 
     @torch.no_grad()
@@ -257,9 +252,7 @@ class Student:
     def __call__(self, inputs: Mapping[str, Tensor]) -> SequenceClassifierOutput:
         """Run the model; the answer has its hidden states."""
         kwargs = {**inputs, "output_hidden_states": True}
-        answer: SequenceClassifierOutput = functional_call(
-            self.model, self.of_model(), kwargs=kwargs
-        )
+        answer: SequenceClassifierOutput = functional_call(self.model, self.of_model(), (), kwargs)
         return answer
 
     def of_model(self) -> dict[str, Tensor]:
@@ -318,9 +311,7 @@ class AutoBertZero(CellChoice):
     def _strategy(self, seed: int, scores: Container[tuple[str, ...]]) -> OperationPriority:
         """Strategy that proposes children: legal ones whose operations have no score."""
         uniform, guided = self.layer_space.uniform, self.layer_space.guided
-        settings = PrioritySettings(
-            initial=self._drawn, parents=self.parents, uniform=tuple(uniform)
-        )
+        settings = PrioritySettings(initial=self._drawn, parents=self.parents, uniform=(*uniform,))
 
         def accepts(child: Candidate) -> bool:
             layers = self.layer_space.read(child)

@@ -80,15 +80,11 @@ def _aligned(one: list[str], other: list[str]) -> float:
 
 def _matched(one: list[tuple[int, int, str]], other: list[tuple[int, int, str]]) -> float:
     """The lowest cost of a matching of edges, each of which that has no other costs 1."""
-    costs = np.array(
-        [
-            [
-                1.0 if kind != k else (abs(u - v) + abs(d - e)) / (max(u, v) + max(d, e))
-                for v, e, k in other
-            ]
-            for u, d, kind in one
-        ]
-    ).reshape(len(one), len(other))
+    costs = np.ones((len(one), len(other)))
+    for i, (u, d, kind) in enumerate(one):
+        for j, (v, e, k) in enumerate(other):
+            if kind == k:
+                costs[i, j] = (abs(u - v) + abs(d - e)) / (max(u, v) + max(d, e))
     rows, columns = linear_sum_assignment(costs)
     return float(costs[rows, columns].sum()) + abs(len(one) - len(other))
 
@@ -268,11 +264,7 @@ class AutoKeras(Aimed):
             curve += losses
             trained[candidate["cell"]] = student
             tree.learn([(candidate, self._score(student, problem))])
-        left = [
-            (score, candidate["cell"])
-            for candidate, score in tree.learned
-            if candidate["cell"] in trained
-        ]
+        left = [(score, c["cell"]) for c, score in tree.learned if c["cell"] in trained]
         if not left:
             return ChosenCell(self.base, failed)
         _, cell = max(left, key=itemgetter(0))

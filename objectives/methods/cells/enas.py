@@ -70,9 +70,8 @@ class Enas(Aimed):
     ) -> tuple[Mapping[str, Any], list[CurvePoint]]:
         """Train super-nets of shared weights, one a task, and let the controller choose a cell."""
         first = tasks[0]
-        settings = ControllerSettings(
-            learning_rate=self.grad_rescale, entropy_weight=self.entropy_weight
-        )
+        rate, bonus = self.grad_rescale, self.entropy_weight
+        settings = ControllerSettings(learning_rate=rate, entropy_weight=bonus)
         controller = Controller(self.space.places, seed, settings)
         steps = steps_of(first, self.search_epochs, self.batch_size)
         rounds = max(1, round(self.search_epochs))

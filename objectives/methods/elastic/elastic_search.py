@@ -108,14 +108,11 @@ class ElasticSearch(StagedMethod):
         super().__post_init__()
         shares_rise = all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9)))
         depths_rise = all(a < b for a, b in pairwise((0, *self.depths, 1)))
-        depths_have_widths = bool(self.shares or not self.depths)
+        good = depths_rise and bool(self.shares or not self.depths)
         check_ranges(
             self,
             shares=(shares_rise, "shares in (0, 1], rising"),
-            depths=(
-                depths_rise and depths_have_widths,
-                "shares in (0, 1), rising; and none without `shares`",
-            ),
+            depths=(good, "shares in (0, 1), rising; and none without `shares`"),
             depth=(self.depth in (*self.depths, 1), "1 or one of `depths`"),
             trained_bits=among(self.trained_bits, WEIGHT_BITS),
         )

@@ -198,14 +198,12 @@ class BertArchitecture:
     def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> "BertArchitecture":
         """Build from booleans by space, (layers, *units_of), True keeps; a missing one is whole."""
         # Units of a closed head or layer go with it. LayerUnits refuses heads of unequal sizes.
-        layers = tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers))
+        layers = tuple(_from_masks(shape, masks, i) for i in range(shape.layers))
         return cls(layers, shape=shape)
 
     def masks(self, shape: BertShape, spaces: Sequence[str]) -> dict[str, list[Any]]:
         """Booleans by space, (layers, *units_of), as for `from_masks`; closed with their head."""
-        return {
-            space: [_layer_mask(shape, layer, space) for layer in self.layers] for space in spaces
-        }
+        return {s: [_layer_mask(shape, layer, s) for layer in self.layers] for s in spaces}
 
     def widths(self, shape: BertShape) -> tuple[Widths[int], ...]:
         """Remaining widths of each layer of a model of `shape`."""
@@ -380,9 +378,7 @@ def _check_ascending(name: str, indices: tuple[int, ...]) -> None:
         )
 
 
-def _layer_from_masks(
-    shape: BertShape, masks: Mapping[str, Sequence[Any]], number: int
-) -> LayerUnits:
+def _from_masks(shape: BertShape, masks: Mapping[str, Sequence[Any]], number: int) -> LayerUnits:
     if "layers" in masks and not masks["layers"][number][0]:
         return LayerUnits((), (), dropped=True)
     heads, ffn = (

@@ -225,11 +225,9 @@ class PrunedBertLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: PrunedBertConfig):
         super().__init__()
-        self.ffn = config.intermediate_size
+        self.ffn, hidden = config.intermediate_size, config.hidden_size
         self.attention = PrunedBertAttention(config)
-        self.intermediate = nn.ModuleDict(
-            {"dense": projection(config, 4, config.hidden_size, self.ffn)}
-        )
+        self.intermediate = nn.ModuleDict({"dense": projection(config, 4, hidden, self.ffn)})
         self.output = PrunedBertOutput(config, 5, self.ffn)
         self.activation = ACT2FN[config.hidden_act]
 
@@ -267,10 +265,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         super().__init__(config)
         assert config.num_labels is not None  # as transformers types it
         self.num_labels: int = config.num_labels
-        layers = [
-            nn.Identity() if layer.dropped else PrunedBertLayer(layer)
-            for layer in config.of_layers()
-        ]
+        layers = [nn.Identity() if c.dropped else PrunedBertLayer(c) for c in config.of_layers()]
         self.bert = nn.ModuleDict(
             {
                 "embeddings": embeddings_of(config),

@@ -187,13 +187,8 @@ def _first_order(nodes: _Edges, inputs: int) -> list[int]:
         placed |= {state: inputs + number for number, state in enumerate(order)}
         colours = _colours(nodes, placed)
         ready = [
-            (
-                sorted((placed[e.state], e.operation) for e in edges),
-                combination,
-                colours[state],
-                state,
-            )
-            for state, (combination, edges) in nodes.items()
+            (sorted((placed[e.state], e.operation) for e in edges), combined, colours[state], state)
+            for state, (combined, edges) in nodes.items()
             if state not in placed and all(e.state in placed for e in edges)
         ]
         order.append(min(ready)[-1])

@@ -51,9 +51,8 @@ class CellChoice(CellMethod):
             return
         check_operations(self.space.operations)
         if not any("cells" not in place for place in self.space.places):
-            raise UserError(
-                f"{type(self).__name__}.operations leaves nothing to choose; name two or more"
-            )
+            name = type(self).__name__
+            raise UserError(f"{name}.operations leaves nothing to choose; name two or more")
         if self.base.recurrent:
             check_position_wise(self.space.operations)
 

@@ -62,20 +62,14 @@ def unrolled_gradients(
         (direct,) = _gradients(loss, alpha)
         return direct, loss.detach()
     (downhill,) = _gradients(train_loss(weights, alpha), weights)
-    ahead = {
-        name: (weight.detach() - step_size * downhill[name]).requires_grad_()
-        for name, weight in weights.items()
-    }
+    ahead = {n: (w.detach() - step_size * downhill[n]).requires_grad_() for n, w in weights.items()}
     loss = alpha_loss(ahead, alpha)
     direct, direction = _gradients(loss, alpha, ahead)
     norm = torch.cat([v.flatten() for v in direction.values()]).norm()
     reach = _REACH / max(norm.item(), torch.finfo(norm.dtype).tiny)  # alpha may be elsewhere
 
     def of_train(sign: int) -> Tensors:
-        moved = {
-            name: weight.detach() + sign * reach * direction[name]
-            for name, weight in weights.items()
-        }
+        moved = {n: w.detach() + sign * reach * direction[n] for n, w in weights.items()}
         (gradients,) = _gradients(train_loss(moved, alpha), alpha)
         return gradients
 

@@ -218,17 +218,13 @@ class SuperNet(nn.Module):
             for number in range(space.edges_of(node)):
                 states = self._numbers(weights, f"nodes[{node}].inputs[{number}]", every)
                 names = self._numbers(weights, f"nodes[{node}].operations[{number}]", every)
-                edge = [
-                    _Way(s, name, a * b) for s, a in states for name, b in names if name != NONE
-                ]
+                edge = [_Way(s, op, a * b) for s, a in states for op, b in names if op != NONE]
                 for state in {way.state for way in edge}:
                     read = added_up(way.number for way in edge if way.state == state)
                     unread[state] = unread[state] * (1 - read)
                 edges.append(edge)
             ways.append(edges)
-            alive.append(
-                [any(live[w.state] and value_of(w.number) for w in edge) for edge in edges]
-            )
+            alive.append([any(live[w.state] and value_of(w.number) for w in e) for e in edges])
             live.append(any(alive[-1]))
         places = [f"nodes[{node}].combination" for node in range(space.nodes)]
         combinations = [self._numbers(weights, place, every) for place in places]
