@@ -69,10 +69,8 @@ def ranked_alpha(
     position = torch.empty_like(scores)
     position[order] = below / below.max().clamp_min(1e-12)
     alpha = (lowest + (highest - lowest) * position).split([v.numel() for v in importance.values()])
-    return {
-        space: part.view_as(value).to(device)
-        for (space, value), part in zip(importance.items(), alpha, strict=True)
-    }
+    parts = zip(importance.items(), alpha, strict=True)
+    return {space: part.view_as(value).to(device) for (space, value), part in parts}
 
 
 def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
@@ -343,10 +341,8 @@ class GradientAlpha(DescendingAlpha):
         masks = self.masks(progress)  # afresh: the graph of the others is spent
         if self.heads_share:
             # They sum to 1 whatever alpha is: no gradient says close one.
-            largest = [
-                _top(alpha, self._heads_kept(index)) > 0
-                for index, alpha in enumerate(self.alpha["heads"].detach())
-            ]
+            students = enumerate(self.alpha["heads"].detach())
+            largest = [_top(alpha, self._heads_kept(index)) > 0 for index, alpha in students]
             masks["heads"] = torch.stack(largest).to(masks["heads"].dtype)
         expected = cost.expected(masks)
         opened = {space: mask.detach() > method.threshold for space, mask in masks.items()}
@@ -366,10 +362,8 @@ class GradientAlpha(DescendingAlpha):
 def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
     shape, middle, device = problem.shape, method.initial_alpha, problem.device
     if method.start == "uniform":
-        return {
-            space: torch.full((shape.layers, *units_of(shape, space)), middle, device=device)
-            for space in method.spaces
-        }
+        sizes = {space: (shape.layers, *units_of(shape, space)) for space in method.spaces}
+        return {space: torch.full(size, middle, device=device) for space, size in sizes.items()}
     importance = importance_of_student(problem, method.spaces, "loss")
     cost, spread = problem.budget.cost.of_one_unit(), method.spread
     return ranked_alpha(importance, cost, middle - spread, middle + spread, device)

@@ -90,10 +90,8 @@ def matrix_by_matrix(
         learnt, hooks = [], []
         for name in names:
             wanted, linear = (cast("nn.Linear", layer.get_submodule(name)) for layer in layers)
-            pairs = [
-                _reaching(*arguments, seen)
-                for arguments in zip(layers, (wanted, linear), states, strict=True)
-            ]
+            networks = zip(layers, (wanted, linear), states, strict=True)
+            pairs = [_reaching(*arguments, seen) for arguments in networks]
             optimizer = torch.optim.Adam(linear.parameters(), learning_rate, fused=True)
             schedule = linear_schedule(optimizer, len(order))
             for index in order:

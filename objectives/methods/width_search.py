@@ -123,10 +123,8 @@ class WidthAlpha(DescendingAlpha):
         super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
         shape, spaces, device = problem.shape, self.method.spaces, problem.device
-        self.widths = {
-            space: torch.tensor(_candidates(self.method.shares, _units(shape, space)))
-            for space in spaces
-        }
+        widths = {s: _candidates(self.method.shares, _units(shape, s)) for s in spaces}
+        self.widths = {space: torch.tensor(of_space) for space, of_space in widths.items()}
         """The candidates of each space, rising."""
         self.reach = {
             space: (torch.arange(int(widths[-1])) < widths[:, None]).float().to(device)

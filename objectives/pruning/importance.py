@@ -34,10 +34,7 @@ def per_cost(scores: Scores, cost: Cost, power: float = 1.0) -> dict[str, Tensor
 
 def evenly(scores: Scores) -> dict[str, Tensor]:
     """Rank units in each set of a layer, and give all sets equal shares; ties go to the first."""
-    return {
-        space: (value.shape[-1] - 1 - ranks_of(value)).double() / value.shape[-1]
-        for space, value in scores.items()
-    }
+    return {s: (v.shape[-1] - 1 - ranks_of(v)).double() / v.shape[-1] for s, v in scores.items()}
 
 
 Squares = Literal["loss", "logits"]
@@ -148,10 +145,7 @@ def _worked_out_once(
 
     def work_out() -> dict[str, Tensor]:
         shape, device = shape_of(model.config), problem.device
-        opened = {
-            space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
-            for space in spaces
-        }
+        opened = {s: torch.ones(1, shape.layers, *units_of(shape, s)).to(device) for s in spaces}
         gradients = gradients_of_rows(model, problem.alpha, opened, squares, device)
         means = mean(gradients, len(problem.alpha))
         chosen_layers = slice(None) if layers is None else list(layers)

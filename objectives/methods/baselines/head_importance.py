@@ -28,8 +28,5 @@ class HeadImportance(OneShot):
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         scores = first_order_of_student(problem, self.spaces)
         if self.normalise:  # a layer that does not matter at all has importances of 0
-            scores = {
-                space: normalize(value.flatten(1), eps=1e-30).view_as(value)
-                for space, value in scores.items()
-            }
+            scores = {s: normalize(v.flatten(1), eps=1e-30).view_as(v) for s, v in scores.items()}
         return per_cost(scores, problem.budget.cost)

@@ -50,15 +50,10 @@ def with_noised(problem: Problem, copies: int, seed: int, progress: Progress) ->
         train = problem.train
         split = noised(train, copies, seed, {*problem.vocabulary.tokenizer.all_special_ids})
         session = Session(cache=problem.cache, device=problem.device, progress=progress)
+        role, engine = "noised rows", problem.teacher_engine
         problem.cache.mkdir(parents=True, exist_ok=True)
         with kernel_lock(problem.cache / "noised.lock"):  # one worker asks, the others wait
-            logits = kept_logits(
-                problem.teacher,
-                split,
-                session=session,
-                role="noised rows",
-                engine=problem.teacher_engine,
-            )
+            logits = kept_logits(problem.teacher, split, session=session, role=role, engine=engine)
         both = replace(
             train,
             input_ids=train.input_ids + split.input_ids,

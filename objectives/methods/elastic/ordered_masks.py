@@ -82,10 +82,8 @@ class OrderedMasks(DescendingAlpha):
         """Current masks by rank, (K, layers, units): sigmoid((alpha + shift) / temperature)."""
         start, end = _TEMPERATURE
         temperature = start * (end / start) ** progress
-        masks = {
-            space: ((self.begun[space] + shift) / temperature).sigmoid()
-            for space, shift in self.alpha.items()
-        }
+        alpha = {space: self.begun[space] + shift for space, shift in self.alpha.items()}
+        masks = {space: (value / temperature).sigmoid() for space, value in alpha.items()}
         return {space: mask * (mask > _CLOSED) for space, mask in masks.items()}
 
     def search(

@@ -119,10 +119,7 @@ class Genotype:
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
         """Width of each block, by the name of its operation; 0 if it has another."""
         names = ["formula" if is_formula(name) else name for name in self.blocks]
-        return {
-            name: tuple(self.width if name == block else 0 for block in names)
-            for name in dict.fromkeys(names)
-        }
+        return {n: tuple(self.width if n == b else 0 for b in names) for n in dict.fromkeys(names)}
 
 
 def check_operations(names: Sequence[str]) -> None:
