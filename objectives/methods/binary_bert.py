@@ -61,8 +61,6 @@ def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> 
 # A model in halves, for training, has twice the rows in each of these weights, those of w1 first.
 # It computes nothing before it is quantised.
 
-HALVES = 2
-
 
 def split(weight: Tensor) -> Tensor:
     """Split a weight (rows, columns) into halves, one below the other: (2 rows, columns)."""
@@ -92,12 +90,8 @@ def in_halves(
 ) -> PrunedBertForSequenceClassification:
     """Copy with split weights where the architecture has halves."""
     model = copy.deepcopy(model)
-    names = [
-        f"bert.encoder.layer.{number}.{linear.name}"
-        for number, units in enumerate(architecture.layers)
-        for linear in LINEARS
-        if units.halves
-    ]
+    layers = [number for number, units in enumerate(architecture.layers) if units.halves]
+    names = [f"bert.encoder.layer.{n}.{linear.name}" for n in layers for linear in LINEARS]
     if architecture.pooler_halves:
         names.append("bert.pooler.dense")
     for name in names:
@@ -169,11 +163,8 @@ class BinaryBert(OneShot):
     def _halved(self, units: BertArchitecture, split: Collection[int]) -> BertArchitecture:
         """In binary weights, those of some layers in halves."""
         binary = self._with_weight_bits(units, 1)
-        layers = tuple(
-            replace(layer, halves=HALVES if number in split else None)
-            for number, layer in enumerate(binary.layers)
-        )
-        return replace(binary, layers=layers)
+        layers = [replace(u, halves=2 if n in split else None) for n, u in enumerate(binary.layers)]
+        return replace(binary, layers=tuple(layers))
 
     def _chosen(
         self, model: PrunedBertForSequenceClassification, units: BertArchitecture, problem: Problem

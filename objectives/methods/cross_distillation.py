@@ -106,10 +106,7 @@ def curvature(
             of_tokens = gradient[read]
             total[key] = total.get(key, 0) + (of_tokens.T @ of_tokens).double()
             tokens[key] += len(of_tokens)
-    return {
-        space: [total[space, number] / tokens[space, number] for number in range(len(layers))]
-        for space in ("heads", "ffn")
-    }
+    return {s: [total[s, n] / tokens[s, n] for n in range(len(layers))] for s in ("heads", "ffn")}
 
 
 def surgeon_scores(problem: Problem, batches: Sequence[Batch], damping: float) -> dict[str, Tensor]:

@@ -141,12 +141,9 @@ class StagedMethod(SearchMethod):
         Returns:
             The units that stay.
         """
+        target, t = self.target_ratio * problem.budget.full, self.tolerance
         return discretise(
-            scores,
-            problem.budget.cost,
-            target=self.target_ratio * problem.budget.full,
-            tolerance=self.tolerance,
-            threshold=threshold,
+            scores, problem.budget.cost, target=target, tolerance=t, threshold=threshold
         )
 
     @property

@@ -74,11 +74,9 @@ class SoftChoices(Strategy[ChoiceGradients]):
             for name, choices in self.places.items()
         }
         """Logits of each place, (choices,)."""
+        rate, decay = settings.learning_rate, settings.weight_decay
         self._optimizer = torch.optim.Adam(
-            self.alpha.values(),
-            lr=settings.learning_rate,
-            betas=(0.5, 0.999),
-            weight_decay=settings.weight_decay,
+            self.alpha.values(), lr=rate, betas=(0.5, 0.999), weight_decay=decay
         )
 
     def temperature(self, progress: float) -> float:

@@ -71,13 +71,9 @@ class AdaBert(CellChoice):
     @property
     def space(self) -> GraphSpace:
         """Up to K cells that read the last two; one edge from each state before a node."""
+        cells, names = tuple(range(self.most_cells + 1)), self.operations
         return GraphSpace(
-            nodes=self.nodes,
-            operations=self.operations,
-            edges=0,
-            inputs=2,
-            output="all",
-            cells=tuple(range(self.most_cells + 1)),
+            nodes=self.nodes, operations=names, edges=0, inputs=2, output="all", cells=cells
         )
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:

@@ -179,10 +179,8 @@ class BiBranchNet(nn.Module):
         self.plain, width = plain, plain.config.hidden_size
         branches = (_ALL_INPUTS, f"light{LIGHT_KERNELS[-1]}")
         every = [("positions",), *[branches, ("feed_forward",)] * layers]
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict({_kind(name): CellBlock(width, name) for name in names})
-            for names in every
-        )
+        blocks = [{_kind(name): CellBlock(width, name) for name in names} for names in every]
+        self.blocks = nn.ModuleList(map(nn.ModuleDict, blocks))
         self.transforms = nn.ModuleList(
             nn.ParameterDict({str(kernel): torch.eye(kernel) for kernel in LIGHT_KERNELS[:-1]})
             for _ in every
@@ -359,11 +357,9 @@ class AutoBertZero(CellChoice):
             for _, candidate in sorted(mature, key=itemgetter(0)):
                 net.write_back(candidate)
         best = max(scores, key=scores.__getitem__)
-        return ChosenCell(
-            replace(self.base, operations=operations_of(best)),
-            curve_of("search", losses or failed),
-            net.extract(best) if self.inherit else None,
-        )
+        genotype = replace(self.base, operations=operations_of(best))
+        curve = curve_of("search", losses or failed)
+        return ChosenCell(genotype, curve, net.extract(best) if self.inherit else None)
 
     def _trained(
         self, candidate: Student, steps: range, problem: Problem, seed: int, progress: Progress

@@ -78,12 +78,8 @@ def noised(split: Split, copies: int, seed: int, special: Set[int]) -> Split:
         copy = tokens.copy()
         copy[drawn] = generator.choice(tokens[is_word], drawn.sum())
         rows += [array("i", row.tolist()) for row in np.split(copy, ends)]
-    return replace(
-        split,
-        input_ids=rows,
-        token_type_ids=split.token_type_ids * copies,
-        labels=no_labels(len(rows), split.labels),
-    )
+    types, labels = split.token_type_ids * copies, no_labels(len(rows), split.labels)
+    return replace(split, input_ids=rows, token_type_ids=types, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,9 +201,7 @@ class CellSearch(CellMethod):
             if member.epochs:
                 curve += member._learnt(student, fits, problem, seed, progress)
             model = finished(student)
-            yield not_finite(slot, curve) or SearchResult(
-                slot=slot, architecture=genotype, model=model, curve=curve
-            )
+            yield not_finite(slot, curve) or SearchResult(slot, genotype, model, curve)
 
     def _learnt(
         self,

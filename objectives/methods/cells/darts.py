@@ -31,13 +31,9 @@ class Darts(SoftSearch):
     @property
     def space(self) -> GraphSpace:
         """The space with an edge from each state before a node."""
+        read, cells = min(2, self.cells), (self.cells,)
         return GraphSpace(
-            nodes=self.nodes,
-            operations=self.names,
-            edges=0,
-            inputs=min(2, self.cells),
-            output="all",
-            cells=(self.cells,),
+            nodes=self.nodes, operations=self.names, edges=0, inputs=read, output="all", cells=cells
         )
 
     @property

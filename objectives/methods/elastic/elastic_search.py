@@ -240,17 +240,10 @@ class ElasticSearch(StagedMethod):
                 member.within_budget(masks.scores(index), problem, threshold=0.0)
                 for index, member in enumerate(members)
             ]
+        pairs, alpha = zip(members, chosen, strict=True), Chosen(chosen)
+        students = [member._weights_for(problem, shared.model, units) for member, units in pairs]
         yield from staged_search(
-            members,
-            problem,
-            Chosen(chosen),
-            seed=seed,
-            progress=progress,
-            students=[
-                member._weights_for(problem, shared.model, units)
-                for member, units in zip(members, chosen, strict=True)
-            ],
-            curves=curves,
+            members, problem, alpha, seed=seed, progress=progress, students=students, curves=curves
         )
 
     def _shared(
@@ -260,13 +253,8 @@ class ElasticSearch(StagedMethod):
         dtype = matmul_dtype(self.precision, problem.device)
         decide = ["spaces", "batch_size", "sizes", "smallest", "cost_power", "shares"]
         decide += ["trained_bits"] if self.trained_bits else []
-        ingredients = {
-            **{name: getattr(self, name) for name in decide},
-            "elastic": asdict(self.elastic),
-            "precision": str(dtype),
-            "seed": seed,
-        }
-
+        ingredients = {name: getattr(self, name) for name in decide}
+        ingredients |= {"elastic": asdict(self.elastic), "precision": str(dtype), "seed": seed}
         cost = problem.budget.cost
         widths = uniform(self.shares, self.spaces, cost.shape)
 

@@ -149,8 +149,5 @@ class OrderedMasks(DescendingAlpha):
         for weight in sliced.weights.values():
             weight.requires_grad_(False)
         (logits_NC,) = sliced.logits(Batch(**repeated), row_masks=row_masks)
-        return prediction_loss(
-            logits_NC.unflatten(0, (students, rows)),
-            self.problem.alpha_logits[batch.rows],
-            several=self.problem.train.several,
-        )
+        wanted_BC, several = self.problem.alpha_logits[batch.rows], self.problem.train.several
+        return prediction_loss(logits_NC.unflatten(0, (students, rows)), wanted_BC, several=several)

@@ -347,15 +347,10 @@ class BertArchitecture:
             document: dict[str, Any] = json.loads(text)
             if (version := document["format"]) != _FORMAT:
                 raise UserError(f"architecture: format {version!r}, expected {_FORMAT!r}")
-            layers = [
-                LayerUnits(
-                    **{
-                        name: units if name == "dropped" else _to_tuples(units)
-                        for name, units in layer.items()
-                    }
-                )
-                for layer in document["layers"]
-            ]
+            layers = []
+            for layer in document["layers"]:
+                units = {n: _to_tuples(value) for n, value in layer.items() if n != "dropped"}
+                layers.append(LayerUnits(**units, dropped=layer.get("dropped")))
             of_model = {name: _to_tuples(document.get(name)) for name in _OF_MODEL}
             if not isinstance(order := document.get("order"), str | None):
                 raise TypeError(f"order is {order!r}")

@@ -266,13 +266,9 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         assert config.num_labels is not None  # as transformers types it
         self.num_labels: int = config.num_labels
         layers = [nn.Identity() if c.dropped else PrunedBertLayer(c) for c in config.of_layers()]
-        self.bert = nn.ModuleDict(
-            {
-                "embeddings": embeddings_of(config),
-                "encoder": nn.ModuleDict({"layer": nn.ModuleList(layers)}),
-                "pooler": pooler_of(config),
-            }
-        )
+        encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
+        parts = {"embeddings": embeddings_of(config), "encoder": encoder}
+        self.bert = nn.ModuleDict({**parts, "pooler": pooler_of(config)})
         dropout = config.classifier_dropout
         self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
@@ -293,12 +289,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
     ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
         if output_attentions:
             raise ValueError("a cut BERT gives no attentions; leave output_attentions out")
-        hidden = self.bert["embeddings"](
-            input_ids=input_ids,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-        )
+        hidden = self.bert["embeddings"](input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask
         if mask is not None and mask.dim() == 2:
             mask = mask[:, None, None, :].bool()

@@ -38,15 +38,13 @@ class GraphSpace:
 
     def __post_init__(self) -> None:
         check_types(self)
+        rising = all(a < b for a, b in pairwise((-1, *self.cells))) and self.cells[-1:] > (0,)
         in_table = bool(self.combinations) and set(self.combinations) <= set(COMBINATIONS)
         check_ranges(
             self,
             operations=(len(set(self.operations)) == len(self.operations) > 0, "different names"),
             combinations=(in_table, f"some of {', '.join(COMBINATIONS)}"),
-            cells=(
-                all(a < b for a, b in pairwise((-1, *self.cells))) and self.cells[-1:] > (0,),
-                "numbers, rising, the last > 0",
-            ),
+            cells=(rising, "numbers, rising, the last > 0"),
         )
 
     @cached_property

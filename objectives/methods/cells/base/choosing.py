@@ -100,10 +100,7 @@ class CellChoice(CellMethod):
         loss = loss_of(student, problem)
         curve = self._train(problem, student, loss, self.epochs, "learn", seed, progress)
         return not_finite(slot, curve) or SearchResult(
-            slot=slot,
-            architecture=chosen.genotype,
-            model=finished(student),
-            curve=[*chosen.curve, *curve],
+            slot, chosen.genotype, finished(student), [*chosen.curve, *curve]
         )
 
     def _super_net(self, problem: Problem, seed: int) -> SuperNet:

@@ -199,11 +199,8 @@ class SuperNet(nn.Module):
                         scaled.append((state, number))
                 if scaled:
                     parts.append((weighed(scaled), alive[edge]))
-            combined = [
-                (mixed(parts, combination, mask_BS1), number)
-                for combination, number in cell.combinations[node]
-                if parts
-            ]
+            combinations = cell.combinations[node] if parts else []
+            combined = [(mixed(parts, name, mask_BS1), number) for name, number in combinations]
             states.append(weighed(combined) if combined else None)
         counted = [(states[state], number) for state, number in cell.counts]
         return weighed((state, number) for state, number in counted if state is not None)
@@ -278,12 +275,8 @@ class SuperNet(nn.Module):
                 idle = idle * (1 - needed[-back] * (1 - unread[-back]))
             needed.append(1 - idle)
         depths = self._numbers(exact, "cells", every=False)
-        of_reads = added_up(
-            number * costs[name]
-            for place in self.reads.places
-            for name, number in self._numbers(exact, place, every=False)
-            if name != NONE
-        )
+        reads = [self._numbers(exact, place, every=False) for place in self.reads.places]
+        of_reads = added_up(n * costs[name] for names in reads for name, n in names if name != NONE)
         of_cells = added_up(share * added_up(needed[:n]) for n, share in depths)
         return costs[NONE] + of_reads + kept * of_cell * of_cells
 
