@@ -40,13 +40,10 @@ class FisherPruning(OneShot):
         if not self.rearrange:
             return chosen
         shape, blocks = problem.shape, fisher_blocks_of_student(problem, self.spaces)
-        masks = {
-            space: [
-                rearranged(torch.tensor(remaining), block).tolist()
-                for remaining, block in zip(rows, blocks[space], strict=True)
-            ]
-            for space, rows in chosen.masks(shape, self.spaces).items()
-        }
+        masks = {}
+        for space, rows in chosen.masks(shape, self.spaces).items():
+            pairs = zip(map(torch.tensor, rows), blocks[space], strict=True)
+            masks[space] = [rearranged(remaining, block).tolist() for remaining, block in pairs]
         return BertArchitecture.from_masks(shape, masks)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:

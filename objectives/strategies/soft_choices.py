@@ -67,11 +67,10 @@ class SoftChoices(Strategy[ChoiceGradients]):
         self._settings = settings
         alone = [(name,) for name in self.places if name not in named]
         self._groups = [*settings.together, *alone]
+        draws = {name: self._rng.standard_normal(len(c)) for name, c in self.places.items()}
         self.alpha = {
-            name: torch.from_numpy(_START * self._rng.standard_normal(len(choices)))
-            .float()
-            .requires_grad_()
-            for name, choices in self.places.items()
+            name: torch.from_numpy(_START * drawn).float().requires_grad_()
+            for name, drawn in draws.items()
         }
         """Logits of each place, (choices,)."""
         rate, decay = settings.learning_rate, settings.weight_decay

@@ -34,13 +34,10 @@ class Ess(SoftSearch):
     @property
     def space(self) -> GraphSpace:
         """The space with an edge from each state before a node, and four reads."""
+        names, window = self.names, self.window
+        reads = tuple(dict.fromkeys((IDENTITY, NONE, *names)))
         return GraphSpace(
-            nodes=self.nodes,
-            operations=self.names,
-            edges=0,
-            output="all",
-            reads=tuple(dict.fromkeys((IDENTITY, NONE, *self.names))),
-            window=self.window,
+            nodes=self.nodes, operations=names, edges=0, output="all", reads=reads, window=window
         )
 
     @property

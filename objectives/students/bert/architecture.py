@@ -268,19 +268,14 @@ class BertArchitecture:
         def few(bits: int) -> int | None:
             return None if bits == FULL_BITS else bits
 
-        layers = tuple(
-            layer
-            if layer.dropped
-            else replace(
-                layer,
-                weight_bits=few(of_weights),
-                input_bits=few(of_weights) and few(into),
-                attention_bits=None,
-                halves=None,
-            )
-            for layer, of_weights, into in zip(self.layers, weights, inputs, strict=True)
-        )
-        return replace(self, layers=layers, embedding_bits=few(embeddings))
+        layers = []
+        for layer, of_weights, into in zip(self.layers, weights, inputs, strict=True):
+            if not layer.dropped:
+                bits, of_inputs = few(of_weights), few(of_weights) and few(into)
+                layer = replace(layer, weight_bits=bits, input_bits=of_inputs)
+                layer = replace(layer, attention_bits=None, halves=None)
+            layers.append(layer)
+        return replace(self, layers=tuple(layers), embedding_bits=few(embeddings))
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:

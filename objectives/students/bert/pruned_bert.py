@@ -180,15 +180,10 @@ class PrunedBertAttention(nn.Module):
         query_key = self.heads * (config.qk_head_dim or config.head_dim)
         value = self.heads * (config.v_head_dim or config.head_dim)
         self.self, hidden = nn.ModuleDict(), config.hidden_size
-        for index, (name, inputs, width) in enumerate(
-            (
-                ("query", config.query_inputs or hidden, query_key),
-                ("key", config.key_inputs or hidden, query_key),
-                ("value", config.value_inputs or hidden, value),
-            )
-        ):
-            selects = inputs != hidden
-            self.self[name] = projection(config, index, inputs, width, selects=selects)
+        widths = {"query": query_key, "key": query_key, "value": value}
+        for index, (name, width) in enumerate(widths.items()):
+            inputs = getattr(config, f"{name}_inputs") or hidden
+            self.self[name] = projection(config, index, inputs, width, selects=inputs != hidden)
         if config.position_buckets is not None:
             self.self["position_bias"] = PositionBias(self.heads, config.position_buckets)
         self.output = PrunedBertOutput(config, 3, value)

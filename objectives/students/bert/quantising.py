@@ -69,11 +69,9 @@ def quantised(
     # stay. Weights in halves have twice the rows: see `splitting`.
     if not architecture.has_bits:
         return model
-    packed = emptied(
-        model.config,
-        {name: getattr(architecture, name) for name in _OF_MODEL},
-        [{name: getattr(layer, name) for name in BITS_OF_LAYER} for layer in architecture.layers],
-    )
+    of_model = {name: getattr(architecture, name) for name in _OF_MODEL}
+    layers = [{n: getattr(layer, n) for n in BITS_OF_LAYER} for layer in architecture.layers]
+    packed = emptied(model.config, of_model, layers)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     for name, module in packed.named_modules():
         if isinstance(module, PackedLinear | PackedEmbedding):

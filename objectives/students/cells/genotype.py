@@ -82,14 +82,9 @@ class Genotype:
 
     def config(self) -> dict[str, Any]:
         """Fields of a `CellConfig` that this genotype sets."""
-        return {
-            "hidden_size": self.width,
-            "operations": self.operations,
-            "nodes": Graph(self.nodes).to_list(),
-            "pooling": self.pooling,
-            "bigrams": self.bigrams,
-            **self._recurrence(),
-        }
+        fields = {name: getattr(self, name) for name in ("operations", "pooling", "bigrams")}
+        graph = {"nodes": Graph(self.nodes).to_list()}
+        return {"hidden_size": self.width, **fields, **graph, **self._recurrence()}
 
     def _recurrence(self) -> dict[str, Any]:
         """Fields of a recurrent cell; none of others, whose documents stay as they were."""
