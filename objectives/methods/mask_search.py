@@ -265,10 +265,8 @@ class GradientAlpha(DescendingAlpha):
         if self.heads_share:
             drawn = 0.01 * torch.randn(initial["heads"].shape, generator=self.generator)
             initial["heads"] = on_device(drawn, problem.device)
-        self.alpha = {
-            space: value.expand(len(members), *value.shape).clone().requires_grad_()
-            for space, value in initial.items()
-        }
+        every = {s: value.expand(len(members), *value.shape) for s, value in initial.items()}
+        self.alpha = {space: value.clone().requires_grad_() for space, value in every.items()}
         kinds: Mapping[str, Callable[..., AlphaOptimizer]] = {
             "adam": AlphaAdam,
             "sgd": AlphaSgd,

@@ -123,19 +123,15 @@ class WidthAlpha(DescendingAlpha):
         super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
         shape, spaces, device = problem.shape, self.method.spaces, problem.device
-        widths = {s: _candidates(self.method.shares, _units(shape, s)) for s in spaces}
-        self.widths = {space: torch.tensor(of_space) for space, of_space in widths.items()}
+        numbers = {s: _candidates(self.method.shares, _units(shape, s)) for s in spaces}
+        self.widths = {space: torch.tensor(of_space) for space, of_space in numbers.items()}
         """The candidates of each space, rising."""
-        self.reach = {
-            space: (torch.arange(int(widths[-1])) < widths[:, None]).float().to(device)
-            for space, widths in self.widths.items()
-        }
+        inside = {s: torch.arange(int(w[-1])) < w[:, None] for s, w in self.widths.items()}
+        self.reach = {space: mask.float().to(device) for space, mask in inside.items()}
         """1 for each position within a candidate, else 0: (candidates, units)."""
         importance = importance_of_student(problem, spaces, "loss")
-        self.ranks = {
-            space: ranks_of(value.mT if space == "layers" else value).to(device)
-            for space, value in importance.items()
-        }
+        rows_of = {s: value.mT if s == "layers" else value for s, value in importance.items()}
+        self.ranks = {space: ranks_of(rows).to(device) for space, rows in rows_of.items()}
         """Rank of each unit in its row, 0 the best: (rows, units)."""
         self.alpha = {}
         for space, widths in self.widths.items():
@@ -169,10 +165,7 @@ class WidthAlpha(DescendingAlpha):
         batch, budget = next(self.batches), self.problem.budget
         loss = task_loss(training.population.logits(batch, self.masks(progress)), batch.labels)
         shares = {space: alpha.softmax(-1) for space, alpha in self.alpha.items()}
-        chosen = {
-            space: functional.one_hot(share.argmax(-1), share.shape[-1]).to(share.dtype)
-            for space, share in shares.items()
-        }
+        chosen = {s: functional.one_hot(p.argmax(-1), p.shape[-1]).to(p) for s, p in shares.items()}
         expected, actual = (
             budget.cost.expected(
                 {s: self._of_units(s, self._survival(s, part)) for s, part in parts.items()}
@@ -191,10 +184,8 @@ class WidthAlpha(DescendingAlpha):
         """The likeliest widths, and if these miss the budget, the nearest that meet it."""
         # A layer's next unit goes by how likely the layer is wider than that: from one candidate to
         # the next it falls evenly, so that widths between candidates can meet a budget exactly.
-        scores = {
-            space: self._of_units(space, self.positions(space, value.double())[None])[0]
-            for space, value in self.of(index).items()
-        }
+        positions = {s: self.positions(s, value.double()) for s, value in self.of(index).items()}
+        scores = {s: self._of_units(s, row[None])[0] for s, row in positions.items()}
         return self.members[index].within_budget(scores, self.problem, threshold=1.0)
 
     def positions(self, space: str, alpha: Tensor) -> Tensor:

@@ -97,10 +97,8 @@ class Controller(Strategy[Scored]):
             return (below_NC <= uniform_NP[:, place, None]).sum(-1)
 
         indices_NP, _, _ = self.policy.walk(k, draw)
-        return [
-            {name: c[i] for (name, c), i in zip(self.places.items(), row, strict=True)}
-            for row in indices_NP.tolist()
-        ]
+        places, rows = self.places.items(), indices_NP.tolist()
+        return [{name: c[i] for (name, c), i in zip(places, row, strict=True)} for row in rows]
 
     def learn(self, feedback: Scored) -> None:
         for candidate, score in feedback:

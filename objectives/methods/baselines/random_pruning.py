@@ -33,7 +33,5 @@ class RandomPruning(ScopedOneShot):
         """A number for each unit, uniform in [0, 1); the same at every budget."""
         generator = torch.Generator().manual_seed(1_000_003 * seed + self.draw)
         shape = problem.shape
-        return {
-            space: torch.rand(shape.layers, *units_of(shape, space), generator=generator)
-            for space in self.spaces
-        }
+        sizes = {space: (shape.layers, *units_of(shape, space)) for space in self.spaces}
+        return {space: torch.rand(size, generator=generator) for space, size in sizes.items()}

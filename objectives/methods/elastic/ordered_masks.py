@@ -106,10 +106,8 @@ class OrderedMasks(DescendingAlpha):
 
     def scores(self, index: int) -> dict[str, Tensor]:
         """Alpha of each unit of one student, (layers, units) of each space, on the CPU."""
-        return {
-            space: (self.begun[space][index].cpu() + shift).gather(-1, self.ranks[space])
-            for space, shift in self.of(index).items()
-        }
+        alpha = {s: self.begun[s][index].cpu() + shift for s, shift in self.of(index).items()}
+        return {space: value.gather(-1, self.ranks[space]) for space, value in alpha.items()}
 
     def _step(self, population: Population, progress: float) -> dict[str, Tensor]:
         masks, budget, left = self.masks(progress), self.problem.budget, 1 - progress
@@ -141,10 +139,8 @@ class OrderedMasks(DescendingAlpha):
             open_units = {space: (mask_KLU > 0).sum(-1) for space, mask_KLU in masks.items()}
             widest |= {space: int(counts.max()) for space, counts in open_units.items()}
         units = LayerUnits(tuple(range(widest["heads"])), tuple(range(widest["ffn"])))
-        row_masks = {
-            space: mask_KLU[..., : widest[space]].repeat_interleave(rows, dim=0)[None]
-            for space, mask_KLU in masks.items()
-        }
+        cut = {space: mask_KLU[..., : widest[space]] for space, mask_KLU in masks.items()}
+        row_masks = {s: mask.repeat_interleave(rows, dim=0)[None] for s, mask in cut.items()}
         sliced = smaller(population, (units.widths(shape),) * shape.layers)
         for weight in sliced.weights.values():
             weight.requires_grad_(False)
