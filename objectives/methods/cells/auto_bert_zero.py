@@ -201,9 +201,7 @@ class BiBranchNet(nn.Module):
     def path(self, layers: Sequence[str]) -> dict[str, Tensor]:
         """The weights that some layers use, as views: the model's by its names, and others'."""
         model, names = self.model(layers), operations_of(layers)
-        views: dict[str, Tensor] = {
-            f"fits.{name}": weight for name, weight in self.fits.named_parameters()
-        }
+        views: dict[str, Tensor] = {f"fits.{n}": w for n, w in self.fits.named_parameters()}
         for name, weight in model.named_parameters():
             if not name.startswith("blocks."):
                 views |= {name: weight} if weight.requires_grad else {}

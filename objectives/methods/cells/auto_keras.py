@@ -157,9 +157,7 @@ def inherit(
         _double(child, parent)
         return
     names = [enumerate(node.operations) for node in morph.graph.nodes]
-    edges = [
-        (n, e) for n, operations in enumerate(names) for e, name in operations if name != IDENTITY
-    ]
+    edges = [(n, e) for n, row in enumerate(names) for e, name in row if name != IDENTITY]
     inherited = dict(zip((edge for edge in edges if edge != morph.new), parent.blocks, strict=True))
     sources = [source for source in morph.graph.with_sources()[1] if source in edges]
     for block, source in zip(child.blocks, sources, strict=True):

@@ -147,10 +147,8 @@ class CellSearch(CellMethod):
 
     def canonical(self) -> Self:
         """The genotype's own spelling of the graph."""
-        genotype = self.genotype
-        return replace(
-            self, operations=genotype.operations, nodes=genotype.nodes, pooling=genotype.pooling
-        )
+        cell = self.genotype
+        return replace(self, operations=cell.operations, nodes=cell.nodes, pooling=cell.pooling)
 
     def inactive(self) -> dict[str, str]:
         blocks = [f"operations[{number}]" for number in range(len(self.operations))]

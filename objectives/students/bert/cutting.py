@@ -83,9 +83,8 @@ def cut(
         }
     if architecture.order is not None:
         fields["sublayers"] = architecture.order
-    pruned_config = PrunedBertConfig.from_dict(
-        {**fields, "head_dim": shape.head_dim, "per_layer_config": sizes}
-    )
+    fields |= {"head_dim": shape.head_dim, "per_layer_config": sizes}
+    pruned_config = PrunedBertConfig.from_dict(fields)
     # Weights drawn at random would take longer than all else, for nothing.
     with no_init_weights(), next(iter(weights.values())).device:
         model = PrunedBertForSequenceClassification(pruned_config)

@@ -178,9 +178,8 @@ class CellForSequenceClassification(PreTrainedModel):
         hidden_BSD = self.words(input_ids) + self.types(types)
         if self.bigrams is not None:
             before = nn.functional.pad(input_ids[:, :-1], (1, 0))
-            hidden_BSD = hidden_BSD + self.bigrams(
-                (_PRIME * before + input_ids) % self.bigrams.num_embeddings
-            )
+            pairs = (_PRIME * before + input_ids) % self.bigrams.num_embeddings
+            hidden_BSD = hidden_BSD + self.bigrams(pairs)
         mask_BS1 = mask[..., None].to(hidden_BSD.dtype)
         return hidden_BSD * mask_BS1, mask_BS1
 
