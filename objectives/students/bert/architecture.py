@@ -33,6 +33,10 @@ FULL_BITS = 32
 SizeOf = TypeVar("SizeOf", covariant=True)
 
 
+def _wrong(problem: str) -> UserError:
+    return UserError(f"architecture: {problem}")
+
+
 @dataclass(frozen=True)
 class BertShape:
     """Sizes of an unpruned BERT classifier that decide what can be cut and its cost."""
@@ -110,13 +114,10 @@ class LayerUnits:
 
     def __post_init__(self) -> None:
         if self.dropped not in (None, True):
-            raise UserError(
-                f"architecture: 'dropped' of a layer is {self.dropped!r}; it must be true, or left "
-                "out"
-            )
+            raise _wrong(f"'dropped' of a layer is {self.dropped!r}; it must be true, or left out")
         if self.dropped and (self.heads or self.ffn):
-            raise UserError(
-                f"architecture: a layer is dropped, but keeps {len(self.heads)} heads and "
+            raise _wrong(
+                f"a layer is dropped, but keeps {len(self.heads)} heads and "
                 f"{len(self.ffn)} FFN neurons; leave these out"
             )
         _check_ascending("heads", self.heads)
@@ -126,8 +127,8 @@ class LayerUnits:
                 continue
             sizes = {len(row) for row in rows}
             if len(rows) != len(self.heads) or len(sizes) != 1 or 0 in sizes:
-                raise UserError(
-                    f"architecture: '{name}' must have one row for each of the {len(self.heads)} "
+                raise _wrong(
+                    f"'{name}' must have one row for each of the {len(self.heads)} "
                     f"heads, equally long and not empty, got rows of {[len(row) for row in rows]}"
                 )
             for row in rows:
@@ -137,8 +138,8 @@ class LayerUnits:
             if inputs is None:
                 continue
             if not inputs or not self.heads:
-                raise UserError(
-                    f"architecture: '{name}' is {list(inputs)} in a layer of {len(self.heads)} "
+                raise _wrong(
+                    f"'{name}' is {list(inputs)} in a layer of {len(self.heads)} "
                     "heads; with heads it has at least one index, without heads it is left out"
                 )
             _check_ascending(name, inputs)
@@ -260,9 +261,8 @@ class BertArchitecture:
         """Copy with bits of weights, inputs and embeddings; `FULL_BITS` means not quantised."""
         # A layer whose weights are not quantised rounds no inputs, and none is split.
         if self.low_rank and min(weights) < FULL_BITS:
-            raise UserError(
-                "architecture: weights of low rank have no bits; leave weight_bits out, or train "
-                "another model"
+            raise _wrong(
+                "weights of low rank have no bits; leave weight_bits out, or train another model"
             )
 
         def few(bits: int) -> int | None:
@@ -290,21 +290,19 @@ class BertArchitecture:
     def check(self, shape: BertShape) -> None:
         """Raise UserError unless this fits `shape`, in the only spelling that its units have."""
         if len(self.layers) != shape.layers:
-            raise UserError(
-                f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
-            )
+            raise _wrong(f"it has {len(self.layers)} layers, the model {shape.layers}")
         if self.order is not None and sorted(self.order) != sorted("sf" * shape.layers):
-            raise UserError(
-                f"architecture: the order is '{self.order}'; it must have {shape.layers} times "
+            raise _wrong(
+                f"the order is '{self.order}'; it must have {shape.layers} times "
                 "'s' and as often 'f', once for each layer"
             )
         if self.order == "sf" * shape.layers:
-            raise UserError("architecture: the order is that of a plain BERT; leave it out")
+            raise _wrong("the order is that of a plain BERT; leave it out")
         for number, layer in enumerate(self.layers):
             bits = layer.weight_bits, layer.input_bits, layer.attention_bits, layer.halves
             if (*bits, layer.ranks) != (None,) * 5:
-                raise UserError(
-                    f"architecture: layer {number} has bits or ranks of its own; cutting keeps "
+                raise _wrong(
+                    f"layer {number} has bits or ranks of its own; cutting keeps "
                     "weights as they are, so leave these out"
                 )
             per_head = dict.fromkeys(("query_key", "value"), shape.head_dim)
@@ -315,14 +313,12 @@ class BertArchitecture:
                 rows = units if name in per_head else (units,)
                 for row in rows:
                     if row and row[-1] >= size:
-                        raise UserError(
-                            f"architecture: layer {number} keeps '{name}' unit {row[-1]}, "
-                            f"the model has {size}"
+                        raise _wrong(
+                            f"layer {number} keeps '{name}' unit {row[-1]}, the model has {size}"
                         )
                 if name not in ("heads", "ffn") and rows and len(rows[0]) == size:
-                    raise UserError(
-                        f"architecture: layer {number} lists all {size} units of '{name}'; "
-                        "leave them out"
+                    raise _wrong(
+                        f"layer {number} lists all {size} units of '{name}'; leave them out"
                     )
 
     def to_json(self) -> str:
@@ -341,7 +337,7 @@ class BertArchitecture:
         try:
             document: dict[str, Any] = json.loads(text)
             if (version := document["format"]) != _FORMAT:
-                raise UserError(f"architecture: format {version!r}, expected {_FORMAT!r}")
+                raise _wrong(f"format {version!r}, expected {_FORMAT!r}")
             layers = []
             for layer in document["layers"]:
                 units = {n: _to_tuples(value) for n, value in layer.items() if n != "dropped"}
@@ -353,7 +349,7 @@ class BertArchitecture:
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"architecture: not a {_FORMAT} document ({error!r})") from error
+            raise _wrong(f"not a {_FORMAT} document ({error!r})") from error
 
 
 def sandwich(layers: int, k: int) -> str:
@@ -363,9 +359,7 @@ def sandwich(layers: int, k: int) -> str:
 
 def _check_ascending(name: str, indices: tuple[int, ...]) -> None:
     if any(a >= b for a, b in pairwise(indices)) or min(indices, default=0) < 0:
-        raise UserError(
-            f"architecture: '{name}' must be ascending indices from 0, got {list(indices)}"
-        )
+        raise _wrong(f"'{name}' must be ascending indices from 0, got {list(indices)}")
 
 
 def _from_masks(shape: BertShape, masks: Mapping[str, Sequence[Any]], number: int) -> LayerUnits:
