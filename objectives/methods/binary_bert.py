@@ -179,8 +179,7 @@ class BinaryBert(OneShot):
             """Nearness to the teacher with these layers split, and bytes of the model."""
             halved = self._halved(units, split)
             rounded = quantised(in_halves(model, halved), halved)
-            near = nearness(rounded, problem.alpha, taught, "cpu")
-            return near, bytes_of(rounded.state_dict())
+            return nearness(rounded, problem.alpha, taught, "cpu"), bytes_of(rounded.state_dict())
 
         (near, size), (_, least) = measured(layers), measured(())
         without = [measured(set(layers) - {layer}) for layer in layers]

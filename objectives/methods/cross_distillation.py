@@ -183,8 +183,7 @@ class CrossDistillation(OneShot):
     def student(
         self, problem: Problem, architecture: BertArchitecture, seed: int
     ) -> BertForSequenceClassification:
-        batches = self._batches(problem, seed)
-        return solved(problem, architecture, batches, self.pairs, self.damping)
+        return solved(problem, architecture, self._batches(problem, seed), self.pairs, self.damping)
 
     def _batches(self, problem: Problem, seed: int) -> list[Batch]:
         train, generator = problem.train, np.random.default_rng(seed)

@@ -214,8 +214,7 @@ class Mrem(StagedMethod):
             yield not_finite(slot, curve) or member.result(slot, problem, model, units, curve)
 
     def _chosen(self, problem: Problem) -> BertArchitecture:
-        scores = scores_per_cost(problem, self.spaces, "logits")
-        return self.within_budget(scores, problem)
+        return self.within_budget(scores_per_cost(problem, self.spaces, "logits"), problem)
 
     def _drawn(self, problem: Problem, seed: int) -> tuple[list[NDArray[np.int64]], list[int]]:
         """Rows of the batches, and which batch comes at each step."""

@@ -156,8 +156,7 @@ def _worked_out_once(
 
 def along_axes(logits: Tensor, batch: Batch) -> Tensor:
     """Project the logits of each sequence, (..., B, C), on its axis of `directions`: (..., B)."""
-    several = batch.labels.ndim == 2
-    axes = directions(batch.rows, logits.shape[-1], several=several)
+    axes = directions(batch.rows, logits.shape[-1], several=batch.labels.ndim == 2)
     return (logits * axes.to(logits)).sum(-1)
 
 

@@ -143,8 +143,7 @@ def probes_of(problem: Problem, progress: Progress) -> Tensor:
             trace = teacher_trace(problem, batch, torch.float32, with_scores=False)
             firsts.append(torch.stack([state[0, :, 0].float() for state in trace.hidden], 1))
             rows.append(batch.rows)
-        order = torch.cat(rows).argsort()
-        return least_squares(torch.cat(firsts)[order], problem.teacher_logits)
+        return least_squares(torch.cat(firsts)[torch.cat(rows).argsort()], problem.teacher_logits)
 
     return problem.once("probes", make)
 

@@ -97,8 +97,7 @@ class Cas(Enas):
         nets = self._with_heads(self._super_net(problem, seed), problem, seed)
         chosen: list[tuple[Mapping[str, Any], list[CurvePoint], float]] = []
         for net, task in zip(nets, tasks, strict=True):
-            frozen = {id(w): w for w in net.parameters() if not w.requires_grad}  # not copied
-            copied = copy.deepcopy(net, frozen)
+            copied = copy.deepcopy(net, {id(w): w for w in net.parameters() if not w.requires_grad})
             choices, curve = self._drawn([copied], [task], seed, progress)
             if not not_finite(slot, curve):
                 curve += self._kept(net, choices, learnt, task, seed, progress)

@@ -31,8 +31,7 @@ def strategy_of(name: Searcher, places: Places, seed: int, candidates: int) -> S
         sample = max(1, population // 4)
         return Evolution(places, seed, EvolutionSettings(population=population, sample=sample))
     if name == "priority":
-        settings = PrioritySettings(initial=max(1, candidates // 4))
-        return OperationPriority(places, seed, settings)
+        return OperationPriority(places, seed, PrioritySettings(initial=max(1, candidates // 4)))
     return Uniform(places, seed)
 
 
@@ -79,5 +78,4 @@ class SinglePath(Aimed):
                 yield trained, score
 
         best = best_of(searched(), self.candidates, progress)
-        student = net.extract(best) if self.inherit else None
-        return ChosenCell(net.genotype(best), curve, student)
+        return ChosenCell(net.genotype(best), curve, net.extract(best) if self.inherit else None)

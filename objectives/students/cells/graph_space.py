@@ -78,8 +78,7 @@ class GraphSpace:
 
     def operations_of(self, number: int) -> tuple[str, ...]:
         """The places of the operations of a node, one an edge."""
-        edges = range(self.edges_of(number))
-        return tuple(f"nodes[{number}].operations[{edge}]" for edge in edges)
+        return tuple(f"nodes[{number}].operations[{edge}]" for edge in range(self.edges_of(number)))
 
     def cell(self, choices: Mapping[str, Any]) -> Graph:
         """Cell of some choices, not canonical; the first choice stands for a missing one."""

@@ -157,8 +157,7 @@ class Pooling(nn.Module):
         if self.kind == "mean":
             sums = neighbours(hidden_BSD * mask_BS1, 3, 0.0).sum(-1)
             return sums / neighbours(mask_BS1, 3, 0.0).sum(-1).clamp_min(1)
-        known_BSD = hidden_BSD.masked_fill(mask_BS1 == 0, FAR)
-        return neighbours(known_BSD, 3, FAR).amax(-1)
+        return neighbours(hidden_BSD.masked_fill(mask_BS1 == 0, FAR), 3, FAR).amax(-1)
 
 
 def neighbours(hidden_BSD: Tensor, kernel: int, beyond: float) -> Tensor:
