@@ -97,7 +97,8 @@ class Cas(Enas):
         nets = self._with_heads(self._super_net(problem, seed), problem, seed)
         chosen: list[tuple[Mapping[str, Any], list[CurvePoint], float]] = []
         for net, task in zip(nets, tasks, strict=True):
-            copied = copy.deepcopy(net, {id(w): w for w in net.parameters() if not w.requires_grad})
+            frozen = {id(w): w for w in net.parameters() if not w.requires_grad}  # not copied
+            copied = copy.deepcopy(net, frozen)
             choices, curve = self._drawn([copied], [task], seed, progress)
             if not not_finite(slot, curve):
                 curve += self._kept(net, choices, learnt, task, seed, progress)
