@@ -83,11 +83,9 @@ class LayerSpace:
         """Places that priority does not rank: kinds of layers, and operands."""
         kinds = {f"layers[{layer}].kind": KINDS for layer in range(self.layers)}
         return kinds | {
-            f"layers[{layer}].positions[{number}].inputs[{operand}]": (
-                *range(len(INPUTS) + number),
-            )
+            f"layers[{layer}].positions[{n}].inputs[{operand}]": tuple(range(len(INPUTS) + n))
             for layer in range(self.layers)
-            for number in range(self.positions)
+            for n in range(self.positions)
             for operand in range(2)
         }
 

@@ -108,15 +108,9 @@ class ElasticTraining:
         student.load_state_dict(order.applied(problem.student.state_dict()))
         self.population, self.taught_by = Population.of([student], dtype), taught_by
         self.whole = Population.of([student], dtype) if taught_by else None
+        rates, rows = [stage.learning_rate], sizes * batch_size
         self.training = StageTraining(
-            problem,
-            [0],
-            self.population,
-            stage,
-            [stage.learning_rate],
-            None,
-            batch_size=sizes * batch_size,
-            seed=seed,
+            problem, [0], self.population, stage, rates, None, batch_size=rows, seed=seed
         )
         self._draws = np.random.default_rng(seed)
         self.bits = bits
@@ -225,16 +219,11 @@ class ElasticTraining:
         taught = {name.removeprefix(_TAUGHT): given[name] for name in given.keys() - masks.keys()}
         student, teacher, wanted = self._taught(batch, taught)
         logits = self.population.logits(batch, trace=student, row_masks=masks)
-        losses = [
-            self.training.compared(
-                logits[:, turn::turns],
-                _rows_of_trace(student, turn, turns),
-                _rows_of_trace(teacher, turn, turns),
-                rows_of(batch, turn, turns),
-                wanted[turn::turns],
-            )
-            for turn in range(turns)
-        ]
+        losses = []
+        for turn in range(turns):
+            ours, theirs = (_rows_of_trace(trace, turn, turns) for trace in (student, teacher))
+            rows, aims = rows_of(batch, turn, turns), wanted[turn::turns]
+            losses.append(self.training.compared(logits[:, turn::turns], ours, theirs, rows, aims))
         return torch.cat(losses)
 
     def _masked_step(self, inputs: Tensors) -> Tensors:

@@ -66,14 +66,9 @@ class SharedReads(nn.Module):
         super().__init__()
         self.places = [place for place in space.all_places if place.startswith("reads[")]
         """Their names; none where cells read the token and the state as they are."""
-        self.blocks = nn.ModuleDict(
-            {
-                f"{place}-{name}": CellBlock(width, name)
-                for place, _ in enumerate(self.places)
-                for name in space.reads
-                if name not in (NONE, IDENTITY)
-            }
-        )
+        names = [name for name in space.reads if name not in (NONE, IDENTITY)]
+        keys = [(f"{place}-{name}", name) for place in range(len(self.places)) for name in names]
+        self.blocks = nn.ModuleDict({key: CellBlock(width, name) for key, name in keys})
 
     def reader(
         self, names: Sequence[Sequence[tuple[str, Number]]]
@@ -133,16 +128,10 @@ class SuperNet(nn.Module):
                 raise UserError("GraphSpace: leave inputs and cells out where cells are recurrent")
         self.reads = SharedReads(space, size)
         self._measured: dict[int, dict[str, int]] = {}
-        self.blocks = nn.ModuleDict(
-            {
-                _key(cell, node, edge, name): CellBlock(size, name)
-                for cell in range(space.cells[-1])
-                for node in range(space.nodes)
-                for edge in range(space.edges_of(node))
-                for name in space.operations
-                if name not in (NONE, IDENTITY)
-            }
-        )
+        names = [name for name in space.operations if name not in (NONE, IDENTITY)]
+        edges = [(n, e) for n in range(space.nodes) for e in range(space.edges_of(n))]
+        keys = [(c, n, e, name) for c in range(space.cells[-1]) for n, e in edges for name in names]
+        self.blocks = nn.ModuleDict({_key(*key): CellBlock(size, key[3]) for key in keys})
 
     def forward(
         self, inputs: Mapping[str, Tensor], weights: Weights, every: bool = False
@@ -173,16 +162,13 @@ class SuperNet(nn.Module):
         self, row: int, own: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell, weights: Weights
     ) -> Tensor:
         """The output of the cell of this number, at all tokens together or token by token."""
-        if self.plain.join is None:
+        if (join := self.plain.join) is None:
             return self._done(row, own, mask_BS1, cell)
         names = [self._numbers(weights, place, every=False) for place in self.reads.places]
+        read = self.reads.reader(names) if names else None
+        window = self.space.window if names else 1
         return over_tokens(
-            self.plain.join,
-            own[0],
-            mask_BS1,
-            lambda state, mask: self._done(row, [state], mask, cell),
-            self.reads.reader(names) if names else None,
-            self.space.window if names else 1,
+            join, own[0], mask_BS1, lambda s, mask: self._done(row, [s], mask, cell), read, window
         )
 
     def _done(self, row: int, given: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
