@@ -1,8 +1,4 @@
-"""Polish: models of an earlier run are distilled further, cut as they are.
-
-A trial of a study has as much training as all others, so that they can be compared. Whoever takes a
-few of its models can spend more on these alone.
-"""
+"""Polish: models of an earlier run are distilled further, cut as they are."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,7 @@
 """Methods that choose units once, cut, and distil: the baselines of a search.
 
-Such a method gives each unit a score. The rest is the same for all, and the same as for the
-searches: the budget is met by `budget.discretise`, the stages are those of `staged_search`, so that
-a comparison is one of the choice of units. Without stages the student is cut and no more.
+Such a method gives each unit a score. All else is as for the searches, `budget.discretise` and
+`staged_search`, so that a comparison is one of the choice of units.
 """
 
 import abc
@@ -74,7 +73,6 @@ class OneShot(StagedMethod):
         return problem.student
 
     def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
-        """Architecture of `choose`, and its `student`."""
         chosen = self.choose(problem, seed)
         return chosen, self.student(problem, chosen, seed)
 

@@ -135,8 +135,7 @@ class StagedMethod(SearchMethod):
         Args:
             scores: of each space that is searched, (layers, *units_of(shape, space)); higher stays.
             problem: what the method works on.
-            threshold: the units above it stay if they already meet the budget; by default the
-                budget alone decides.
+            threshold: units above it stay if these meet the budget, which alone decides without.
 
         Returns:
             The units that stay.

@@ -1,7 +1,4 @@
-"""A population on its way through the stages: search with masks, cut, distil what is left.
-
-How alpha learns is not known here: see `descending_alpha.py`.
-"""
+"""A population on its way through the stages: search with masks, cut, distil what is left."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -52,7 +52,6 @@ class Enas(Aimed):
         return GraphSpace(nodes=self.nodes, operations=self.names, edges=edges)
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
-        """Choose by the controller, for the task and those beside it together."""
         net = self._super_net(problem, seed)
         nets = self._with_heads(net, problem, seed)
         choices, curve = self._drawn(nets, (problem, *problem.beside), seed, progress)

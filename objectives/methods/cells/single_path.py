@@ -64,7 +64,6 @@ class SinglePath(Aimed):
         return SharedCells(space=self.space, epochs=self.search_epochs, batch_size=self.batch_size)
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
-        """Choose the best of the cells that the strategy proposes."""
         net, curve = shared_net(self.shared, self.base, problem, progress, seed=seed)
         strategy = strategy_of(self.strategy, self.space.places, seed, self.candidates)
         rows = all_alpha(problem)

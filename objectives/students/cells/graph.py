@@ -60,7 +60,6 @@ class Graph:
     """Number of input states of the cell."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an invalid graph."""
         for number, node in enumerate(self.nodes):
             states = range(self.inputs + number)
             if not node.inputs or len(node.inputs) != len(node.operations):

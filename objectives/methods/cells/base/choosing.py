@@ -104,7 +104,6 @@ class CellChoice(CellMethod):
         )
 
     def _super_net(self, problem: Problem, seed: int) -> SuperNet:
-        """A new super-net for the search of this trial."""
         assert self.space is not None
         return new_net(self.space, self.base, problem, seed)
 

@@ -190,7 +190,6 @@ class SoftSearch(Aimed):
         return shared
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
-        """Choose by the largest weights, after a search by gradient."""
         net = self._super_net(problem, seed)
         settings = SoftSettings(together=self.together, learning_rate=self.grad_rescale)
         soft = SoftChoices(self.space.places, seed, settings)
