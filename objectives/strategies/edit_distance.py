@@ -61,14 +61,12 @@ class Embedding:
     # apart than by the distance itself, since the coordinates are divided by the root of their
     # count.
 
-    def __init__(
-        self, known: Sequence[Candidate], distance: Distance, generator: np.random.Generator
-    ):
+    def __init__(self, known: Sequence[Candidate], distance: Distance, rng: np.random.Generator):
         sizes = [min(2**i, len(known)) for i in range(1, math.ceil(math.log2(len(known))) + 1)]
         rounds = math.ceil(math.log(len(known)))
         self._known, self._distance = known, distance
         self._sets = [
-            generator.choice(len(known), size, replace=False)
+            rng.choice(len(known), size, replace=False)
             for size in sizes or [1]
             for _ in range(max(rounds, 1))
         ]

@@ -54,12 +54,9 @@ def with_noised(problem: Problem, copies: int, seed: int, progress: Progress) ->
         problem.cache.mkdir(parents=True, exist_ok=True)
         with kernel_lock(problem.cache / "noised.lock"):  # one worker asks, the others wait
             logits = kept_logits(problem.teacher, split, session=session, role=role, engine=engine)
-        both = replace(
-            train,
-            input_ids=train.input_ids + split.input_ids,
-            token_type_ids=train.token_type_ids + split.token_type_ids,
-            labels=np.concatenate([train.labels, split.answered(logits).labels]),
-        )
+        ids, types = train.input_ids + split.input_ids, train.token_type_ids + split.token_type_ids
+        labels = np.concatenate([train.labels, split.answered(logits).labels])
+        both = replace(train, input_ids=ids, token_type_ids=types, labels=labels)
         answers = torch.cat([problem.teacher_logits, logits.to(problem.device)])
         return replace(problem, train=both, teacher_logits=answers)
 
@@ -105,9 +102,8 @@ class CellSearch(CellMethod):
     epochs: float = 8
     """Passes over the train split. > 0, or 0 with `shared`."""
     noised: NonNegativeInt = 0
-    """Copies of each train row with 30% of its tokens drawn again, which the teacher answers and a
-    pass reads, too: for topics and moods; for grammar they do harm. >= 0; above 0 the teacher must
-    be a BERT."""
+    """Copies of each train row with 30% of its tokens drawn again, which the teacher, a BERT,
+    answers and a pass reads, too: for topics and moods; for grammar they do harm. >= 0."""
     hidden_weight: float = 0.0
     """Weight of the hidden states beside the logits: each block learns, through a map of its own,
     what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0; 0 where

@@ -98,9 +98,8 @@ class ElasticSearch(StagedMethod):
     """Share m of the layers that a trial keeps, one of `depths` or 1: layer floor(i / m) for each
     i < round(m layers). An R above what these hold cannot be met."""
     trained_bits: tuple[int, ...] = ()
-    """Bits in which a size of a step computes, drawn with it (32, 8, 4, 2 or 1) for weights and
-    embeddings, so that trials of few `weight_bits` are trained for these; inputs of few have 8.
-    Empty: float32."""
+    """Bits drawn with a size of a step (32, 8, 4, 2 or 1) for weights and embeddings, as trials of
+    few `weight_bits` are then trained for these; inputs of few have 8. Empty: float32."""
     stages: tuple[Stage, ...] = ()
     """Stages of each trial after it is cut; none by default, as it is trained already."""
 

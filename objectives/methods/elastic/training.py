@@ -205,12 +205,8 @@ class ElasticTraining:
 
     def masked(self, batch: Batch, drawn: Sequence[Model]) -> dict[str, Tensor]:
         """The batch and the masks of sizes that take turns on its rows, for `masked_losses`."""
-        taught = self._teacher_masks(batch, drawn)
-        return {
-            **vars(batch),
-            **self._row_masks(drawn, batch),
-            **{_TAUGHT + space: mask for space, mask in taught.items()},
-        }
+        taught = {_TAUGHT + s: mask for s, mask in self._teacher_masks(batch, drawn).items()}
+        return {**vars(batch), **self._row_masks(drawn, batch), **taught}
 
     def masked_losses(self, inputs: Tensors, turns: int) -> Tensor:
         """The loss of each of the sizes, (sizes,), masked in one pass."""
