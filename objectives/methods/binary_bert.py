@@ -109,8 +109,7 @@ _TERNARY = replace(RECOVER, name="ternary", quantised=True)
 class BinaryBert(OneShot):
     """Half of the student in ternary weights, then each of these as two binary ones.
 
-    R is measured while the weights are ternary.
-    """
+    R is measured while the weights are ternary."""
 
     per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"split"}
     weight_bits: ClassVar[Bits] = 2  # type: ignore[misc]

@@ -23,8 +23,7 @@ class FisherSearch(OneShot):
     """Keep the units that move the answer most for their FLOPs: the recommended method.
 
     Units are measured once, then cut, then distilled. The usual knobs are `target_ratio` and
-    `cost_power`.
-    """
+    `cost_power`."""
 
     per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"cost_power"}
     searchable: ClassVar[tuple[str, ...]] = SPACES

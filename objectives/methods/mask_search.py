@@ -2,8 +2,7 @@
 
 Every unit carries an alpha; its mask, a sigmoid of alpha, multiplies the unit. In a stage that
 searches, each step trains the weights by distillation, then alpha by the task loss plus lambda
-times the FLOPs hinge. Then the student is cut to the budget and distilled again.
-"""
+times the FLOPs hinge. Then the student is cut to the budget and distilled again."""
 
 # This is the search of the source report on TinyBERT and of its follow-up DAP-BERT (ICONIP 2021).
 # What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
@@ -130,8 +129,7 @@ class MaskSearch(StagedMethod):
     """Gradient descent on masks; the defaults are "anneal", begun from Fisher information.
 
     The usual knobs are those of `per_slot`. Also tuned this search is behind `FisherSearch`, which
-    ranks the units once (docs/comparison.md).
-    """
+    ranks the units once (docs/comparison.md)."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = SPACES

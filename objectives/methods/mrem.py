@@ -151,8 +151,7 @@ class Mrem(StagedMethod):
     """Few bits by reconstruction, module by module, from a few rows without labels.
 
     Units of the least Fisher score go first, if `target_ratio` is below 1; the whole float model is
-    the example all the same.
-    """
+    the example all the same."""
 
     stages: ClassVar[tuple[Stage, ...]] = ()  # type: ignore[misc]
 

@@ -1,8 +1,7 @@
 """TernaryBERT (Zhang et al. 2020): weights of -1, 0 and 1 times a scale, learnt from the teacher.
 
 The student is the teacher itself. It computes with ternary weights (2 bits) and inputs of 8 bits
-from the first step on; the float32 weights behind these learn, straight through the rounding.
-"""
+from the first step on; the float32 weights behind these learn, straight through the rounding."""
 
 # The paper adds up three losses, of attention scores, of hidden states and of logits, each with the
 # weight 1, and rounds Q, K, V and the attention to 8 bits too. By default only the last two losses

@@ -62,8 +62,7 @@ def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) 
 class WidthSearch(StagedMethod):
     """Search for the widths of the layers (TAS). The usual knobs are those of `per_slot`.
 
-    On CoLA it is behind `FisherSearch`, which ranks the units once (docs/comparison.md).
-    """
+    On CoLA it is behind `FisherSearch`, which ranks the units once (docs/comparison.md)."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn", "layers")

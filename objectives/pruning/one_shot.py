@@ -1,8 +1,7 @@
 """Methods that choose units once, cut, and distil: the baselines of a search.
 
 Such a method gives each unit a score. All else is as for the searches, `budget.discretise` and
-`staged_search`, so that a comparison is one of the choice of units.
-"""
+`staged_search`, so that a comparison is one of the choice of units."""
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence

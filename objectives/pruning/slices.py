@@ -1,8 +1,7 @@
 """Smaller models as slices of one student, whose units are ordered by score.
 
 A model of any size is the first heads and the first neurons of each layer that it has: views of the
-weights of the whole student, or masks of its units.
-"""
+weights of the whole student, or masks of its units."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

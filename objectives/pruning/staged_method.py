@@ -37,8 +37,7 @@ class StagedMethod(SearchMethod):
     """Base of the methods that choose units within a budget and train in stages.
 
     A method that lacks one of these settings redeclares it as a `ClassVar`: it is then a constant
-    of the class and no field.
-    """
+    of the class and no field."""
 
     costs: ClassVar[frozenset[CostName]] = frozenset(get_args(CostName))
     per_slot: ClassVar[frozenset[str]] = frozenset(

@@ -2,8 +2,7 @@
 
 Pham et al. 2018, in the version of Pasunuru & Bansal 2019: at each place a linear layer of its own
 makes logits of the LSTM's state, and the choice is drawn from their softmax and embedded as the
-next input. Of each scored candidate the loss is
-"""
+next input. Of each scored candidate the loss is"""
 
 #     - log p(candidate) (score - baseline) - entropy_weight x entropy of the choices,
 #

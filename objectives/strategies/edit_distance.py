@@ -2,8 +2,7 @@
 
 Jin et al. 2019. Candidates are embedded by their distances to random sets of known ones (Bourgain),
 a space in which exp(-distance^2) is a valid kernel. The candidate with the largest mean + beta std
-is looked for by simulated annealing over neighbours, candidates that differ at one place.
-"""
+is looked for by simulated annealing over neighbours, candidates that differ at one place."""
 
 # Three things differ from Auto-Keras. Its ports embed the known candidates and measure the new ones
 # by another distance; here both are embedded. Its kernel has no length scale; here the length is

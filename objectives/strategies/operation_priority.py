@@ -1,8 +1,7 @@
 """Evolution whose mutation prefers choices that did well: operation priority (OP-NAS).
 
 Gao et al. 2022, AutoBERT-Zero: the parents are the best candidates so far. A child differs from its
-parent at one place, whose choice is drawn from a softmax over upper confidence bounds,
-"""
+parent at one place, whose choice is drawn from a softmax over upper confidence bounds,"""
 
 #     u_i = mean_i + exploration sqrt(2 ln N / N_i),
 #

@@ -1,7 +1,6 @@
 """Soft choices: weights over the choices of each place, which follow gradients.
 
-The weights go into a super-net, whose loss has a gradient with respect to alpha, their logits:
-"""
+The weights go into a super-net, whose loss has a gradient with respect to alpha, their logits:"""
 
 #     softmax  over the choices of a place: DARTS (Liu et al. 2019). Places that are named together
 #              share one softmax, as all (predecessor, operation) pairs that enter a node do in

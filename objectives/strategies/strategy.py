@@ -1,8 +1,7 @@
 """Contract of a strategy over places.
 
 A strategy knows the names of places, their choices and numbers. It knows no graph, no model and no
-Optuna, so that the same one runs inside a trial and as the sampler of a study.
-"""
+Optuna, so that the same one runs inside a trial and as the sampler of a study."""
 
 import abc
 from collections.abc import Mapping, Sequence

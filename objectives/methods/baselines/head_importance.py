@@ -2,8 +2,7 @@
 
 The importance of a head is the mean over sequences of |dL/dmask|: how fast the task's loss changes
 as the head fades. As in the paper it is divided by the norm over its layer, and the heads of the
-whole model then compete.
-"""
+whole model then compete."""
 
 from dataclasses import dataclass
 

@@ -2,8 +2,7 @@
 
 The ranks are those of least added error per FLOP (or parameter, where the study counts these), by a
 singular value decomposition whitened by what enters each layer. A layer whose factors would save
-nothing stays whole. No unit leaves: heads and neurons stay as many.
-"""
+nothing stays whole. No unit leaves: heads and neurons stay as many."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -184,8 +183,7 @@ class LowRank(OneShot):
     """Weights as products of two thinner ones, of the ranks that the budget allows.
 
     The embeddings may have few bits and word pieces may leave, but weights of low rank are not
-    quantised here: export with int8, which quantises the factors.
-    """
+    quantised here: export with int8, which quantises the factors."""
 
     costs: ClassVar[frozenset[CostName]] = frozenset({"flops", "params", "bytes", "bitops"})
     searchable: ClassVar[tuple[str, ...]] = ()

@@ -2,8 +2,7 @@
 
 A unit's weights are those that cutting it removes. The mean of what they are worth lets units of
 different sizes compete: of w^2 (its root), or of what the loss is thought to change by without a
-weight, to the first or the second order:
-"""
+weight, to the first or the second order:"""
 
 #     magnitude    w^2
 #     sensitivity  |g w|            g the gradient of the task's loss on the alpha split

@@ -1,7 +1,6 @@
 """Random pruning: units drawn at random. What every method has to beat.
 
-With scope "layer" all layers keep the same share: the uniform architecture.
-"""
+With scope "layer" all layers keep the same share: the uniform architecture."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -2,8 +2,7 @@
 
 All cells share one alpha, and a second one chooses their number N. Both are drawn by Gumbel noise,
 one-hot forward and soft backward, at a temperature that falls. The weights and alpha learn on the
-same batch from
-"""
+same batch from"""
 
 #     (1 - gamma) CE(labels) + gamma mean over m <= N of CE(probe of layer m floor(L / (N + 1)))
 #         + beta (N / K) mean over edges of the share of their operation in all operations' FLOPs,

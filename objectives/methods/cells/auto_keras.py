@@ -2,8 +2,7 @@
 
 The first cell has no operation. Each further one is a morph, or a morph of morphs, of a trained
 one: deeper, wider, or with a skip. It begins with that one's weights and answers, is trained on,
-and is scored on alpha. A Gaussian process over edit distances says which is next.
-"""
+and is scored on alpha. A Gaussian process over edit distances says which is next."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

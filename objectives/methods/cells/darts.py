@@ -2,8 +2,7 @@
 
 alpha holds the weights of each edge and learns with the super-net's weights, each on rows of its
 own. Of each node the edges stay whose best operation weighs most, each with that operation; then
-the cell is trained again.
-"""
+the cell is trained again."""
 
 from dataclasses import dataclass, replace
 

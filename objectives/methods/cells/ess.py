@@ -1,7 +1,6 @@
 """ESS (Li et al. 2020), as far as it is known: a recurrent cell, and what it reads of the past.
 
-A recurrent cell of DARTS makes a new state of the last state and the token. Here it makes it of
-"""
+A recurrent cell of DARTS makes a new state of the last state and the token. Here it makes it of"""
 
 #     a(last state) b(mean of the last m tokens)   and   c(token) d(mean of the last m states),
 #

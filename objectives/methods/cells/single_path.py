@@ -2,8 +2,7 @@
 
 The cells of the training are drawn uniformly at random, so that the super-net knows nothing of the
 search: all trials of a run share it, and it goes on after a kill. The search scores cells on alpha
-with the weights of the super-net. The paper's strategy is evolution; random is the bar for it.
-"""
+with the weights of the super-net. The paper's strategy is evolution; random is the bar for it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

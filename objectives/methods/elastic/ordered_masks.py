@@ -1,8 +1,7 @@
 """Gradient search over masks of one trained student, along the order in which it was trained.
 
 A student that was trained at many sizes saw its units leave in one order. So a layer has one
-variable for each space, its shift, and the alpha and the mask of its unit of rank r are
-"""
+variable for each space, its shift, and the alpha and the mask of its unit of rank r are"""
 
 #     alpha = log(n / (r + 1/2)) + shift        mask = sigmoid(alpha / temperature)
 #

@@ -24,8 +24,7 @@ qk          dimensions that query and key of a head share
 v           dimensions of the value of a head
 input       dimensions of the hidden state that enter Q, K and V: one set for all three
 input_qkv   the same with a set for each of Q, K and V; a search has one of the two at most
-layers      whole layers, with their biases and norms: each layer is one unit
-"""
+layers      whole layers, with their biases and norms: each layer is one unit"""
 
 FULL_BITS = 32
 """Bits of a number that is not quantised."""

@@ -1,7 +1,6 @@
 """Formulas of attention, graphs of functions of Q, K, V and P (AutoBERT-Zero, Gao et al. 2022).
 
-This file imports torch and files beside it: an exported model carries copies.
-"""
+This file imports torch and files beside it: an exported model carries copies."""
 
 # A formula is written as nested calls: standard attention is
 # matmul(softmax(scale(matmul(Q,transpose(K)))),V). What stands there twice is computed once. A

@@ -1,8 +1,7 @@
 """A cell as a directed acyclic graph: which operation is done on what, and how the results combine.
 
 The states of a cell are its inputs, then what its nodes give, in their order. The states of nodes
-that nobody reads are its output: their mean. Pure Python: an exported model carries a copy.
-"""
+that nobody reads are its output: their mean. Pure Python: an exported model carries a copy."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
