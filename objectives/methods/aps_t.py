@@ -134,8 +134,7 @@ class ApsT(StagedMethod):
     """Units that candidates share: "ordinal", the first units; "independent", as few as possible;
     or "transition", at first nearly all and then fewer and fewer."""
     shares: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
-    """The widths of a layer, shares of its heads and of its neurons, in (0, 1], rising. No R below
-    what the least cost can be met."""
+    """Widths of a layer, shares of its heads and neurons, in (0, 1], rising; the least bound R."""
     warmup: ShareBelowOne = 1 / 3
     """Share of the search in which widths are drawn at random and projections rest. In [0, 1)."""
     projection_rate: float = 0.05

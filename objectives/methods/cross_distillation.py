@@ -138,19 +138,16 @@ class CrossDistillation(OneShot):
     mu: Share = 0.6
     """Share of the loss on the unpruned model's path, with mixed losses. In [0, 1]."""
     alpha: Share = 0.75
-    """Share of the unpruned model's path in what its own weights get, with mixed inputs; the rest
-    is the pruned one's. In [0, 1]."""
+    """Share of the unpruned model's path in what its own weights get, if inputs mix. In [0, 1]."""
     beta: Share = 0.75
     """Share of the pruned model's path in what its weights get, likewise; where both are 1 each
     model goes its own way, which is plain reconstruction. In [0, 1]."""
     damping: PositiveFloat = 0.1
-    """How much the solution is held at the weights that the unpruned model has: of the mean square
-    of what enters a weight. Few rows want more. > 0."""
+    """Hold at the unpruned weights, in mean squares of what enters one; few rows want more. > 0."""
     prox: Literal["closed", "hard", "soft"] = "closed"
-    """Which units of a block stay: those that rank highest, whose weights then have a closed form;
-    or those that proximal steps leave: "hard", of the largest weights on a falling schedule, as in
-    the paper's code; "soft", by the group lasso of its text. Steps take minutes where the closed
-    form takes seconds."""
+    """Which units of a block stay: those that rank highest, whose weights have a closed form; or
+    those that proximal steps leave, in minutes, not seconds: "hard", of the largest weights on a
+    falling schedule, as in the paper's code; "soft", by the group lasso of its text."""
 
     def inactive(self) -> Mapping[str, str]:
         losses = self.mixes == "losses"

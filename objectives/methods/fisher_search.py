@@ -32,8 +32,7 @@ class FisherSearch(OneShot):
     """Power of its cost that a unit's score is divided by; 1 ranks by score per FLOP, less favours
     heads, the expensive units, more favours neurons. >= 0."""
     squares: Squares = "logits"
-    """Whose squared gradient is a unit's score: that of the "loss" on the labels, as Kwon et al.,
-    or of the "logits", how far the answer moves."""
+    """Squared gradients that are a unit's score: of the "loss" on labels, or of the "logits"."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         importance = importance_of_student(problem, self.spaces, self.squares)

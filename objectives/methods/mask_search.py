@@ -137,8 +137,7 @@ class MaskSearch(StagedMethod):
     flops_weight: NonNegativeFloat = 1.0
     """lambda: weight of the FLOPs loss beside alpha's task loss; for "sign" 0 or not. >= 0."""
     grad_rescale: PositiveFloat = 0.1
-    """kappa: step size of alpha's optimiser. A factor on the gradient before Adam or a sign would
-    cancel; under "sgd" it is one and the same. > 0."""
+    """kappa: step size of alpha's optimiser; a factor on the gradient would cancel in Adam. > 0."""
     stages: tuple[Stage, ...] = (
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
@@ -152,8 +151,7 @@ class MaskSearch(StagedMethod):
     """Half the range of alpha under the start "fisher". >= 0."""
     heads_by: Literal["sigmoid", "softmax"] = "sigmoid"
     """Masks of heads: a gate each; or one softmax over the heads of a layer, begun from N(0, 0.01),
-    of which the largest `heads_kept` stay (the source report, eq. 5). It sums to 1 whatever alpha
-    is, so that the FLOPs loss does not move it."""
+    of which `heads_kept` stay (the source report, eq. 5). Its sum is 1: no FLOPs loss moves it."""
     heads_kept: PositiveInt | None = None
     """Heads of each layer that stay under "softmax". None: R's share of them, at least one."""
     temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.1)
@@ -175,8 +173,7 @@ class MaskSearch(StagedMethod):
     """Target of alpha beside FLOPs: the task's loss on the labels, or the teacher's logits."""
     alpha_data: Literal["alpha", "train"] = "alpha"
     """The split whose batches alpha learns from. With "train" and the teacher's logits alpha shares
-    batch and backward pass with the weights, and so the loss of the stage; with "train" and the
-    labels it takes the rows in an order of its own."""
+    batch, loss and backward pass with the weights; with labels it takes an order of its own."""
     alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
     update_share: PositiveShare = 1.0

@@ -58,8 +58,7 @@ class StagedMethod(SearchMethod):
     embedding_bits: int = FULL_BITS
     """Bits of the embeddings of words and positions: 32, 8, 4, 2 or 1."""
     vocabulary: PositiveShare = 1.0
-    """Share of the word pieces that the scored model keeps, those that train uses most, in (0, 1]:
-    other words fall into smaller pieces."""
+    """Share of the word pieces that stay, those that train uses most; others split. In (0, 1]."""
     weight_bits: Bits = FULL_BITS
     """Bits of each weight of the scored model, in all layers, or an entry a layer: 32 (not
     quantised), 8, 4, 2 (ternary) or 1. R is that of the model before it is quantised."""

@@ -19,8 +19,7 @@ class HeadImportance(OneShot):
     """Remove the heads with the smallest mean |dL/dmask|."""
 
     spaces: tuple[str, ...] = ("heads",)
-    """The paper prunes heads alone; with others every kind is ranked in the same way, and kinds
-    compete by importance per cost."""
+    """Kinds of units, heads alone as in the paper; several compete by importance per cost."""
     normalise: bool = True
     """Divide by the Euclidean norm over the layer, of each kind."""
 

@@ -87,15 +87,13 @@ class CellSearch(CellMethod):
     """Operations of the blocks, in their order: names in `students.cells.operations.OPERATIONS`, or
     "none", where there is no block. A knob "operations[0]" is one of them."""
     nodes: tuple[Node, ...] = ()
-    """In place of a row of blocks any graph: each node does an operation on each of its inputs,
-    which are 0, the words, and the nodes before it, from 1; what nobody reads is what the
-    classifier gets. Knobs are "nodes[2].operations[0]", "nodes[2].inputs[0]" and
-    "nodes[2].combination"."""
+    """In place of a row of blocks any graph: each node does an operation on each of its inputs, 0,
+    the words, or nodes before it, from 1; what nobody reads goes to the classifier. Knobs are
+    "nodes[2].operations[0]", "nodes[2].inputs[0]" and "nodes[2].combination"."""
     pooling: tuple[str, ...] = ("mean", "max")
     """Pooling over tokens that the classifier reads: some of "mean", "max" and "min"."""
     bigrams: int = 0
-    """Rows of a table that is added to the words, one for each pair of neighbours, by a hash of
-    them. It costs bytes and no FLOPs. 0: none."""
+    """Rows of a table, added to the words, of hashed pairs of neighbours. No FLOPs. 0: none."""
     recurrent: bool = False
     """Apply the blocks or the graph token by token, to a gated mean of the token and the last
     output. All operations must then be in `operations.POSITION_WISE`, "identity" or "none"."""

@@ -41,8 +41,7 @@ class SinglePath(Aimed):
     usual: ClassVar[tuple[str, ...]] = (IDENTITY, "conv3", "conv5", "conv7", "attention", "max3")
 
     strategy: Searcher = "evolution"
-    """Who proposes: draws at random, evolution by tournament, or the operations that did well at a
-    place, with an upper confidence bound ("priority")."""
+    """Who proposes: draws at random, evolution by tournament, or upper bounds ("priority")."""
     candidates: PositiveInt = 200
     """Cells that are scored. >= 1."""
     inherit: bool = False

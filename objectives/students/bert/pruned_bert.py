@@ -56,8 +56,7 @@ class PrunedBertConfig(BertConfig):
     dropped: ClassVar[bool | None] = None
     """Whether the layer is dropped and passes its input on."""
     ranks: ClassVar[list[int] | None] = None
-    """Ranks of Q, K, V, the output of the attention, and the two weights of the FFN as products of
-    two factors; 0, or None: one matrix."""
+    """Ranks of Q, K, V, attention output and FFN weights as two factors; 0 or None: one matrix."""
     pooler_bits: ClassVar[int | None] = None
     pooler_halves: ClassVar[int | None] = None
     embedding_bits: ClassVar[int | None] = None

@@ -20,8 +20,7 @@ class Genotype:
     width: int
     """D, dimensions of its hidden states: a multiple of `HEAD_DIM`."""
     operations: tuple[str, ...] = ()
-    """Operations of a chain, one for each block, in their order: names of `OPERATIONS`, formulas,
-    `IDENTITY`, or `NONE` for no block."""
+    """Operations of a chain, in order: names of `OPERATIONS`, formulas, `IDENTITY` or `NONE`."""
     nodes: tuple[Node, ...] = ()
     """Nodes of any graph, instead of `operations`. A model has one genotype, whose JSON is its
     canonical form: a graph that is a chain becomes one."""
