@@ -171,9 +171,5 @@ class EditDistance(Remembering):
 
     def _unseen(self, seen: set[tuple[Choice, ...]]) -> Candidate:
         """Any candidate, one that was not seen if it is found."""
-        candidate = self._drawn()
-        for _ in range(TRIES):
-            if self._key(candidate) not in seen:
-                break
-            candidate = self._drawn()
-        return candidate
+        drawn = (self._drawn() for _ in range(TRIES))
+        return next((c for c in drawn if self._key(c) not in seen), None) or self._drawn()
