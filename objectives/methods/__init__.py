@@ -1,4 +1,3 @@
 """Search methods, each in a file or a folder of its own; the folder is the registry.
 
-What differs from the papers: docs/systems.md.
-"""
+What differs from the papers: docs/systems.md."""

@@ -72,15 +72,12 @@ class Projections(dict[str, dict[int, Tensor]]):
                     begun += width
                 if sharing == "transition":  # at "ordinal" itself Phi is stationary
                     noise = 1e-3 * torch.randn(columns_LUO.shape, generator=generator)
-                    columns_LUO = functional.normalize(
-                        columns_LUO + noise.to(columns_LUO.device), dim=1
-                    )
+                    columns_LUO = functional.normalize(columns_LUO + noise.to(columns_LUO), dim=1)
                 self[space][width] = columns_LUO
 
     @torch.no_grad()
     def separate(self, rate: float) -> Tensor:
-        """Make a gradient step on Phi, 2 (P_o P_o^T + sum over all q of P_q P_q^T) P_o, after which
-        columns have norm 1 again; returns Phi before it, (1,)."""
+        """Make a step on Phi's gradient, 2 (P_o P_o^T + sum_q P_q P_q^T) P_o; returns old Phi."""
         twice = []
         for of_widths in self.values():
             shared = torch.stack([mix @ mix.mT for mix in of_widths.values()]).sum(0)
@@ -93,8 +90,7 @@ class Projections(dict[str, dict[int, Tensor]]):
         return torch.stack(twice).sum()[None] / 2
 
     def units(self, model: Model, shape: BertShape) -> BertArchitecture:
-        """Units of the largest weights in a model of these widths; for a choice of units the chosen
-        ones."""
+        """Units of the largest weights in a model of these widths: of a choice the chosen ones."""
         masks = {}
         for space, of_widths in self.items():
             widths = [getattr(layer, space) for layer in model]
@@ -138,16 +134,14 @@ class ApsT(StagedMethod):
     """Units that candidates share: "ordinal", the first units; "independent", as few as possible;
     or "transition", at first nearly all and then fewer and fewer."""
     shares: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
-    """The widths of a layer, shares of its heads and of its neurons, in (0, 1], rising. No R below
-    what the least cost can be met."""
+    """Widths of a layer, shares of its heads and neurons, in (0, 1], rising; the least bound R."""
     warmup: ShareBelowOne = 1 / 3
     """Share of the search in which widths are drawn at random and projections rest. In [0, 1)."""
     projection_rate: float = 0.1
     """Step size of the projections on Phi, at every eighth step of the search, times the share of
     the FLOPs that is to go. In (0, 0.1]."""
     cost_power: NonNegativeFloat = 0.1
-    """Power of the excess over R, as a multiple of R, by which the score of a too expensive
-    candidate is divided. >= 0."""
+    """Power of cost over R by which the score of a too expensive candidate is divided. >= 0."""
     grad_rescale: PositiveFloat = 1e-2
     """kappa: step size of the controller's Adam. > 0."""
     entropy_weight: NonNegativeFloat = 4e-3
@@ -171,17 +165,15 @@ class ApsT(StagedMethod):
         )
 
     def inactive(self) -> Mapping[str, str]:
-        """Projections that stay have no rate."""
-        stay = {"projection_rate": f"sharing is '{self.sharing}'"}
-        return (
-            super().inactive() if self.sharing == "transition" else {**super().inactive(), **stay}
-        )
+        inactive = dict(super().inactive())
+        if self.sharing != "transition":
+            inactive["projection_rate"] = f"sharing is '{self.sharing}'"
+        return inactive
 
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with each member, one after another."""
         for slot, member in enumerate(members):
             search = _Search(member, problem, seed)
             best = search.found(progress)
@@ -251,8 +243,7 @@ class _Search:
         return score / float(max(1.0, self.ratio(candidate)) ** self.method.cost_power)
 
     def nearest(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Nearest candidate in the budget, or as near as changes of one width after another bring
-        it."""
+        """Candidate in the budget, or as near as changes of one width after another bring it."""
         for widths_of in [self.controller.places.items()] * len(candidate):
             near = ({**candidate, name: width} for name, widths in widths_of for width in widths)
             candidate = min([candidate, *near], key=self.miss)

@@ -25,14 +25,11 @@ from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassifica
 from objectives.students.bert.quantising import codes_of, quantised
 from objectives.training.stages import RECOVER, Stage
 
-# What to take where each thing has a cost: the 0/1 knapsack, solved exactly.
-
 
 def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> tuple[int, ...]:
-    """Indices, ascending, of the items of most gain that the budget pays, without those of no gain.
-    Costs are whole numbers >= 0."""
-    # Dynamic programming over costs: of all choices among the first few things only those are kept
-    # that no cheaper choice equals. At most budget + 1 of these have whole costs of their own.
+    """Ascending indices of the items of most gain that the budget pays: 0/1 knapsack, exact."""
+    # Dynamic programming over whole costs >= 0: of all choices among the first few things only
+    # those are kept that no cheaper choice equals, at most budget + 1.
     front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
     for thing, (gain, cost) in enumerate(zip(gains, costs, strict=True)):
         longer = [(p + cost, g + gain, (*taken, thing)) for p, g, taken in front]
@@ -64,8 +61,6 @@ def best_within(gains: Sequence[float], costs: Sequence[int], budget: float) -> 
 # A model in halves, for training, has twice the rows in each of these weights, those of w1 first.
 # It computes nothing before it is quantised.
 
-HALVES = 2
-
 
 def split(weight: Tensor) -> Tensor:
     """Split a weight (rows, columns) into halves, one below the other: (2 rows, columns)."""
@@ -77,11 +72,10 @@ def split(weight: Tensor) -> Tensor:
     b = (exact.shape[-1] * scale - total).clamp_min(0) / (2 * zeros).clamp_min(1)
     upper, lower = b + exact.clamp_min(0), exact.clamp_max(0) - b
 
-    signs = torch.ones_like(exact)  # where 1, `upper` is w1's
     skewed = (exact * ~stays).sum(-1, keepdim=True).abs() >= staying
     ranks = (sizes * ~stays).argsort(-1, descending=True).argsort(-1)
     in_turn = torch.where(ranks % 2 == 0, 1.0, -1.0) * torch.where(exact > 0, 1.0, -1.0)
-    signs = torch.where(skewed, in_turn, signs)
+    signs = torch.where(skewed, in_turn, 1.0)  # where 1, `upper` is w1's
 
     surplus = (exact * signs * ~stays).sum(-1, keepdim=True)
     a = torch.where(staying > 0, (staying - surplus) / (2 * staying), 0.5)
@@ -96,12 +90,8 @@ def in_halves(
 ) -> PrunedBertForSequenceClassification:
     """Copy with split weights where the architecture has halves."""
     model = copy.deepcopy(model)
-    names = [
-        f"bert.encoder.layer.{number}.{linear.name}"
-        for number, units in enumerate(architecture.layers)
-        for linear in LINEARS
-        if units.halves
-    ]
+    layers = [number for number, units in enumerate(architecture.layers) if units.halves]
+    names = [f"bert.encoder.layer.{n}.{linear.name}" for n in layers for linear in LINEARS]
     if architecture.pooler_halves:
         names.append("bert.pooler.dense")
     for name in names:
@@ -119,8 +109,7 @@ _TERNARY = replace(RECOVER, name="ternary", quantised=True)
 class BinaryBert(OneShot):
     """Half of the student in ternary weights, then each of these as two binary ones.
 
-    R is measured while the weights are ternary.
-    """
+    R is measured while the weights are ternary."""
 
     per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"split"}
     weight_bits: ClassVar[Bits] = 2  # type: ignore[misc]
@@ -129,8 +118,7 @@ class BinaryBert(OneShot):
     input_bits: Bits = 8
     """Bits of the inputs of weights: 32 (not quantised), 8 or 4."""
     embedding_bits: int = 2
-    """Bits of the embeddings of words and positions, which are rounded before the training and
-    stay: 32, 8, 4, 2 or 1."""
+    """Bits of the embeddings of words and positions, which do not learn: 32, 8, 4, 2 or 1."""
     stages: tuple[Stage, ...] = (_TERNARY, replace(_TERNARY, name="binary"))
     """Stages of the weights, ternary first: 3 epochs each, as those of TernaryBert."""
     first_binary: str = "binary"
@@ -174,17 +162,13 @@ class BinaryBert(OneShot):
     def _halved(self, units: BertArchitecture, split: Collection[int]) -> BertArchitecture:
         """In binary weights, those of some layers in halves."""
         binary = self._with_weight_bits(units, 1)
-        layers = tuple(
-            replace(layer, halves=HALVES if number in split else None)
-            for number, layer in enumerate(binary.layers)
-        )
-        return replace(binary, layers=layers)
+        layers = [replace(u, halves=2 if n in split else None) for n, u in enumerate(binary.layers)]
+        return replace(binary, layers=tuple(layers))
 
     def _chosen(
         self, model: PrunedBertForSequenceClassification, units: BertArchitecture, problem: Problem
     ) -> Collection[int]:
-        """The layers to split. What they have in common, the pooler's halves and a few bytes of
-        the file's header, is paid first."""
+        """The layers to split, after the pooler's halves and the file's header are paid."""
         layers = range(len(units.layers))
         if self.split == 1:
             return layers
@@ -194,8 +178,7 @@ class BinaryBert(OneShot):
             """Nearness to the teacher with these layers split, and bytes of the model."""
             halved = self._halved(units, split)
             rounded = quantised(in_halves(model, halved), halved)
-            near = nearness(rounded, problem.alpha, taught, "cpu")
-            return near, bytes_of(rounded.state_dict())
+            return nearness(rounded, problem.alpha, taught, "cpu"), bytes_of(rounded.state_dict())
 
         (near, size), (_, least) = measured(layers), measured(())
         without = [measured(set(layers) - {layer}) for layer in layers]

@@ -51,8 +51,7 @@ _AT_ONCE = 0.05
 """Share of the units that are left which leave together, one at least. That raised the error of
 half of an FFN by 0.07% beside one by one, in a tenth of the seconds."""
 _HOLD = 0.01
-"""Damping: share of the mean square of a gradient dimension that is added to all; like A, R'R has
-few rows."""
+"""Damping: share of the mean square of a gradient dimension that is added, as rows are few."""
 
 
 def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -78,8 +77,7 @@ def leaving(weight: Tensor, second: Tensor, size: int) -> Iterator[tuple[Tensor,
 
 
 def rises(weight: Tensor, second: Tensor, size: int) -> Tensor:
-    """By how much the error rises as each unit leaves, (units,): no less than as one before it did,
-    so that units leave a budget in this order."""
+    """Rise of the error as each unit leaves, (units,): never less than at the one before it."""
     rise_of_unit = weight.new_zeros(weight.shape[1] // size)
     highest = weight.new_zeros(())
     for units, rise in leaving(weight, second, size):
@@ -91,8 +89,7 @@ def rises(weight: Tensor, second: Tensor, size: int) -> Tensor:
 def curvature(
     model: BertForSequenceClassification, batches: Sequence[Batch]
 ) -> dict[str, list[Tensor]]:
-    """R'R: the mean over tokens of g g', g the gradient of the logits with respect to what a block
-    adds: of heads and ffn, of each layer (E, E) float64."""
+    """R'R, (E, E) float64 a layer: mean g g', g the gradient of the logits by what a block adds."""
     # In the last layer the mean is over first tokens, which alone have a gradient.
     layers = cast("Sequence[BertLayer]", model.bert.encoder.layer)
     outputs = {
@@ -109,10 +106,7 @@ def curvature(
             of_tokens = gradient[read]
             total[key] = total.get(key, 0) + (of_tokens.T @ of_tokens).double()
             tokens[key] += len(of_tokens)
-    return {
-        space: [total[space, number] / tokens[space, number] for number in range(len(layers))]
-        for space in ("heads", "ffn")
-    }
+    return {s: [total[s, n] / tokens[s, n] for n in range(len(layers))] for s in ("heads", "ffn")}
 
 
 def surgeon_scores(problem: Problem, batches: Sequence[Batch], damping: float) -> dict[str, Tensor]:
@@ -144,22 +138,18 @@ class CrossDistillation(OneShot):
     mu: Share = 0.6
     """Share of the loss on the unpruned model's path, with mixed losses. In [0, 1]."""
     alpha: Share = 0.75
-    """Share of the unpruned model's path in what its own weights get, with mixed inputs; the rest
-    is the pruned one's. In [0, 1]."""
+    """Share of the unpruned model's path in what its own weights get, if inputs mix. In [0, 1]."""
     beta: Share = 0.75
     """Share of the pruned model's path in what its weights get, likewise; where both are 1 each
     model goes its own way, which is plain reconstruction. In [0, 1]."""
     damping: PositiveFloat = 0.1
-    """How much the solution is held at the weights that the unpruned model has: of the mean square
-    of what enters a weight. Few rows want more. > 0."""
+    """Hold at the unpruned weights, in mean squares of what enters one; few rows want more. > 0."""
     prox: Literal["closed", "hard", "soft"] = "closed"
-    """Which units of a block stay: those that rank highest, whose weights then have a closed form;
-    or those that proximal steps leave: "hard", of the largest weights on a falling schedule, as in
-    the paper's code; "soft", by the group lasso of its text. Steps take minutes where the closed
-    form takes seconds."""
+    """Which units of a block stay: those that rank highest, whose weights have a closed form; or
+    those that proximal steps leave, in minutes, not seconds: "hard", of the largest weights on a
+    falling schedule, as in the paper's code; "soft", by the group lasso of its text."""
 
     def inactive(self) -> Mapping[str, str]:
-        """Losses are mixed by mu, inputs by alpha and beta."""
         losses = self.mixes == "losses"
         names = ("alpha", "beta") if losses else ("mu",)
         reason = f"it only acts with mixes='{'inputs' if losses else 'losses'}'"
@@ -174,8 +164,7 @@ class CrossDistillation(OneShot):
         return per_cost({space: scores[space] for space in self.spaces}, problem.budget.cost)
 
     def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
-        """The units inside the budget, with their weights solved for; with `prox` as many units of
-        each block, and their weights, as the steps leave."""
+        """The units inside the budget; with `prox` as many of each block as the steps leave."""
         if self.prox == "closed":
             return super()._found(problem, seed)
         chosen, batches = self.choose(problem, seed), self._batches(problem, seed)
@@ -191,9 +180,7 @@ class CrossDistillation(OneShot):
     def student(
         self, problem: Problem, architecture: BertArchitecture, seed: int
     ) -> BertForSequenceClassification:
-        """The student with the weights behind its units solved for."""
-        batches = self._batches(problem, seed)
-        return solved(problem, architecture, batches, self.pairs, self.damping)
+        return solved(problem, architecture, self._batches(problem, seed), self.pairs, self.damping)
 
     def _batches(self, problem: Problem, seed: int) -> list[Batch]:
         train, generator = problem.train, np.random.default_rng(seed)

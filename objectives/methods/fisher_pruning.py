@@ -32,7 +32,6 @@ class FisherPruning(OneShot):
     """Scale the kept units by least squares before anything is trained."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The Fisher information of each unit per cost."""
         return scores_per_cost(problem, self.spaces, "loss")
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
@@ -41,17 +40,13 @@ class FisherPruning(OneShot):
         if not self.rearrange:
             return chosen
         shape, blocks = problem.shape, fisher_blocks_of_student(problem, self.spaces)
-        masks = {
-            space: [
-                rearranged(torch.tensor(remaining), block).tolist()
-                for remaining, block in zip(rows, blocks[space], strict=True)
-            ]
-            for space, rows in chosen.masks(shape, self.spaces).items()
-        }
+        masks = {}
+        for space, rows in chosen.masks(shape, self.spaces).items():
+            pairs = zip(map(torch.tensor, rows), blocks[space], strict=True)
+            masks[space] = [rearranged(remaining, block).tolist() for remaining, block in pairs]
         return BertArchitecture.from_masks(shape, masks)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
-        """The student with its blocks reconstructed."""
         if not self.reconstruct:
             return super().student(problem, architecture, seed)
         return reconstructed(problem, architecture)

@@ -1,15 +1,10 @@
 """Fisher search: the units that move the answer most for their FLOPs stay."""
 
-# The score of a unit is the Fisher information of its mask: the mean square of the gradient of the
-# task loss, or of the logits, with respect to the mask, one sequence at a time (Kwon et al. 2022).
-# The units of highest score over their cost to the power of `cost_power` stay; the rest is cut out
-# at once, and the student is distilled.
-#
-# Why squares: the gradient of a mask is almost zero on average where the student is near its
-# optimum, and what is left drowns in the noise of a batch; its square is that noise, which says how
-# much the unit matters. Gradient descent on alpha (`mask_search.py`) follows the average.
-#
-# To measure again and again while the budget falls gained nothing (docs/comparison.md).
+# The score of a unit is the Fisher information of its mask (Kwon et al. 2022): squared gradients of
+# one sequence at a time. Why squares: the gradient of a mask is almost zero on average where the
+# student is near its optimum, and what is left drowns in the noise of a batch; its square is that
+# noise, which says how much the unit matters. Gradient descent on alpha (`mask_search.py`) follows
+# the average. To measure again while the budget falls gained nothing (docs/comparison.md).
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,8 +23,7 @@ class FisherSearch(OneShot):
     """Keep the units that move the answer most for their FLOPs.
 
     Units are measured once, then cut, then distilled. The usual knobs are `target_ratio` and
-    `cost_power`.
-    """
+    `cost_power`."""
 
     per_slot: ClassVar[frozenset[str]] = OneShot.per_slot | {"cost_power"}
     searchable: ClassVar[tuple[str, ...]] = SPACES
@@ -38,11 +32,9 @@ class FisherSearch(OneShot):
     """Power of its cost that a unit's score is divided by; 1 ranks by score per FLOP, less favours
     heads, the expensive units, more favours neurons. >= 0."""
     squares: Squares = "logits"
-    """Whose squared gradient is a unit's score: that of the "loss" on the labels, as Kwon et al.,
-    or of the "logits", how far the answer moves."""
+    """Squared gradients that are a unit's score: of the "loss" on labels, or of the "logits"."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """Fisher information over cost to the power of `cost_power`."""
         importance = importance_of_student(problem, self.spaces, self.squares)
         exact = {space: value.double() for space, value in importance.items()}
         return per_cost(exact, problem.budget.cost, self.cost_power)

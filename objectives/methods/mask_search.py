@@ -2,8 +2,7 @@
 
 Every unit carries an alpha; its mask, a sigmoid of alpha, multiplies the unit. In a stage that
 searches, each step trains the weights by distillation, then alpha by the task loss plus lambda
-times the FLOPs hinge. Then the student is cut to the budget and distilled again.
-"""
+times the FLOPs hinge. Then the student is cut to the budget and distilled again."""
 
 # This is the search of the source report on TinyBERT and of its follow-up DAP-BERT (ICONIP 2021).
 # What the two leave open or do differently is a field here, and `PRESETS` says who takes what.
@@ -58,8 +57,7 @@ def ranked_alpha(
     highest: float,
     device: str,
 ) -> dict[str, Tensor]:
-    """Alpha from `lowest` to `highest` in the order of importance per cost of a unit; of the shapes
-    of `importance`, (layers, *units_of) of each space, on the device."""
+    """Alpha from `lowest` to `highest` in the order of importance per cost of a unit."""
     # A unit's position is the share of the cost of all searched units that belongs to those of
     # lower rank, so that a common shift of all alphas lowers the cost at an even rate.
     scores = torch.cat([(value / cost[space]).flatten() for space, value in importance.items()])
@@ -70,10 +68,8 @@ def ranked_alpha(
     position = torch.empty_like(scores)
     position[order] = below / below.max().clamp_min(1e-12)
     alpha = (lowest + (highest - lowest) * position).split([v.numel() for v in importance.values()])
-    return {
-        space: part.view_as(value).to(device)
-        for (space, value), part in zip(importance.items(), alpha, strict=True)
-    }
+    parts = zip(importance.items(), alpha, strict=True)
+    return {space: part.view_as(value).to(device) for (space, value), part in parts}
 
 
 def sigmoid_masks(alpha: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
@@ -133,18 +129,15 @@ class MaskSearch(StagedMethod):
     """Gradient descent on masks; the defaults are "anneal", begun from Fisher information.
 
     The usual knobs are those of `per_slot`. Also tuned this search is behind `FisherSearch`, which
-    ranks the units once (docs/comparison.md).
-    """
+    ranks the units once (docs/comparison.md)."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = SPACES
 
     flops_weight: NonNegativeFloat = 1.0
-    """lambda: weight of the FLOPs loss beside the task loss of alpha. >= 0. Under the optimiser
-    "sign" only 0 or not counts."""
+    """lambda: weight of the FLOPs loss beside alpha's task loss; for "sign" 0 or not. >= 0."""
     grad_rescale: PositiveFloat = 0.1
-    """kappa: step size of alpha's optimiser. A factor on the gradient before Adam or a sign would
-    cancel; under "sgd" it is one and the same. > 0."""
+    """kappa: step size of alpha's optimiser; a factor on the gradient would cancel in Adam. > 0."""
     stages: tuple[Stage, ...] = (
         Stage(name="search", epochs=2, searches=True),
         Stage(name="recover", epochs=1),
@@ -153,14 +146,12 @@ class MaskSearch(StagedMethod):
     initial_alpha: float = 5.0
     """Alpha of the units at the start, or their middle: sigmoid(5) = 0.993, almost open."""
     start: Literal["uniform", "fisher"] = "fisher"
-    """Alpha at the start: all equal, or `initial_alpha` +- `spread` in the order of Fisher
-    information per cost."""
+    """Alpha at the start: all equal, or +- `spread` in the order of Fisher information per cost."""
     spread: NonNegativeFloat = 3.0
     """Half the range of alpha under the start "fisher". >= 0."""
     heads_by: Literal["sigmoid", "softmax"] = "sigmoid"
     """Masks of heads: a gate each; or one softmax over the heads of a layer, begun from N(0, 0.01),
-    of which the largest `heads_kept` stay (the source report, eq. 5). It sums to 1 whatever alpha
-    is, so that the FLOPs loss does not move it."""
+    of which `heads_kept` stay (the source report, eq. 5). Its sum is 1: no FLOPs loss moves it."""
     heads_kept: PositiveInt | None = None
     """Heads of each layer that stay under "softmax". None: R's share of them, at least one."""
     temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.1)
@@ -171,21 +162,18 @@ class MaskSearch(StagedMethod):
     """Which units stay: the highest alphas inside the band around R, or all whose mask is above the
     threshold and no others, as in the source report, whatever they cost."""
     hinge_on: Literal["discrete", "expected"] = "discrete"
-    """Which FLOPs say on what side of the band the student is: those of the open units, or those
-    that the soft masks sum up to."""
+    """FLOPs that decide the side of the band: of the open units, or the sum of the soft masks."""
     one_sided: bool = False
     """The band of the FLOPs loss ends at R, not at (1 + t) R. (The cut model's does not change.)"""
     target_schedule: TargetSchedule = "geometric"
-    """How the target goes from the student's own ratio to R: constant (R all along), linear,
-    geometric or cubic."""
+    """How the target goes from the student's own ratio to R; "constant" is R all along."""
     ramp: PositiveShare = 0.8
     """Share of the search in which it falls. In (0, 1]."""
     alpha_loss: Literal["labels", "teacher"] = "labels"
     """Target of alpha beside FLOPs: the task's loss on the labels, or the teacher's logits."""
     alpha_data: Literal["alpha", "train"] = "alpha"
     """The split whose batches alpha learns from. With "train" and the teacher's logits alpha shares
-    batch and backward pass with the weights, and so the loss of the stage; with "train" and the
-    labels it takes the rows in an order of its own."""
+    batch, loss and backward pass with the weights; with labels it takes an order of its own."""
     alpha_optimizer: Literal["adam", "sgd", "sign"] = "adam"
     """How alpha moves; "sign" as DAP-BERT, along the signs of both gradients."""
     update_share: PositiveShare = 1.0
@@ -196,7 +184,6 @@ class MaskSearch(StagedMethod):
         check_searches(self)
 
     def inactive(self) -> Mapping[str, str]:
-        """Name the settings that act only with another value of another one."""
         inactive = dict(super().inactive())
         for name, field, value in (
             ("spread", "start", "fisher"),
@@ -227,7 +214,6 @@ class MaskSearch(StagedMethod):
         return super()._asked(problem, units)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """No more heads can be kept than there are."""
         super().check_shapes(student, teacher)
         heads = shape_of(student).heads
         if (self.heads_kept or 1) > heads:
@@ -257,13 +243,15 @@ class MaskSearch(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with all members as one program, then cut and distil."""
         alpha = GradientAlpha(members, problem, seed)
         return staged_search(members, problem, alpha, seed=seed, progress=progress)
 
 
-class GradientAlpha(DescendingAlpha["MaskSearch"]):
+class GradientAlpha(DescendingAlpha):
     """The alpha of a population, with its batches and its optimiser."""
+
+    members: Sequence[MaskSearch]
+    method: MaskSearch
 
     def __init__(self, members: Sequence[MaskSearch], problem: Problem, seed: int):
         super().__init__(members, problem, seed)
@@ -272,10 +260,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         if self.heads_share:
             drawn = 0.01 * torch.randn(initial["heads"].shape, generator=self.generator)
             initial["heads"] = on_device(drawn, problem.device)
-        self.alpha = {
-            space: value.expand(len(members), *value.shape).clone().requires_grad_()
-            for space, value in initial.items()
-        }
+        every = {s: value.expand(len(members), *value.shape) for s, value in initial.items()}
+        self.alpha = {space: value.clone().requires_grad_() for space, value in every.items()}
         kinds: Mapping[str, Callable[..., AlphaOptimizer]] = {
             "adam": AlphaAdam,
             "sgd": AlphaSgd,
@@ -303,7 +289,6 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
     def learn(
         self, training: StageTraining, masks: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
-        """Step against the gradients of the task loss and of the FLOPs loss."""
         measured: dict[str, Tensor] = {}
         task: Gradients
         if self.from_train:
@@ -327,7 +312,6 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         return prediction_loss(logits, wanted, several=self.problem.train.several)
 
     def architecture(self, index: int) -> BertArchitecture:
-        """The units of highest alpha inside the budget."""
         alpha, member = self.of(index), self.members[index]
         if self.heads_share:
             alpha["heads"] = _top(alpha["heads"], self._heads_kept(index))
@@ -350,10 +334,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
         masks = self.masks(progress)  # afresh: the graph of the others is spent
         if self.heads_share:
             # They sum to 1 whatever alpha is: no gradient says close one.
-            largest = [
-                _top(alpha, self._heads_kept(index)) > 0
-                for index, alpha in enumerate(self.alpha["heads"].detach())
-            ]
+            students = enumerate(self.alpha["heads"].detach())
+            largest = [_top(alpha, self._heads_kept(index)) > 0 for index, alpha in students]
             masks["heads"] = torch.stack(largest).to(masks["heads"].dtype)
         expected = cost.expected(masks)
         opened = {space: mask.detach() > method.threshold for space, mask in masks.items()}
@@ -373,10 +355,8 @@ class GradientAlpha(DescendingAlpha["MaskSearch"]):
 def _initial(method: MaskSearch, problem: Problem) -> dict[str, Tensor]:
     shape, middle, device = problem.shape, method.initial_alpha, problem.device
     if method.start == "uniform":
-        return {
-            space: torch.full((shape.layers, *units_of(shape, space)), middle, device=device)
-            for space in method.spaces
-        }
+        sizes = {space: (shape.layers, *units_of(shape, space)) for space in method.spaces}
+        return {space: torch.full(size, middle, device=device) for space, size in sizes.items()}
     importance = importance_of_student(problem, method.spaces, "loss")
     cost, spread = problem.budget.cost.of_one_unit(), method.spread
     return ranked_alpha(importance, cost, middle - spread, middle + spread, device)

@@ -42,10 +42,8 @@ from objectives.training.population import Population, Trace
 from objectives.training.stage_training import curve_points
 from objectives.training.stages import Stage
 
-# Few bits by reconstruction of one weight matrix after another (REM, in Bai et al. 2022).
-#
-# Each matrix learns, straight through its rounding, to give on what reaches it in the rounded
-# model what the float one gives there: least |W^ a^ + b - W a - b_0|^2, a^ rounded too.
+# In REM each matrix learns, straight through its rounding, to give on what reaches it in the
+# rounded model what the float one gives there: least |W^ a^ + b - W a - b_0|^2, a^ rounded too.
 
 _LAYER = "bert.encoder.layer."
 
@@ -87,16 +85,13 @@ def matrix_by_matrix(
         ]
     for number, names in enumerate(matrices(model, architecture)):
         layers = [network.get_submodule(f"{_LAYER}{number}") for network in (example, model)]
-        bits, into = (
-            getattr(architecture.layers[number], n) for n in ("weight_bits", "input_bits")
-        )
+        units = architecture.layers[number]
+        bits, into = (getattr(units, name) for name in ("weight_bits", "input_bits"))
         learnt, hooks = [], []
         for name in names:
             wanted, linear = (cast("nn.Linear", layer.get_submodule(name)) for layer in layers)
-            pairs = [
-                _reaching(*arguments, seen)
-                for arguments in zip(layers, (wanted, linear), states, strict=True)
-            ]
+            networks = zip(layers, (wanted, linear), states, strict=True)
+            pairs = [_reaching(*arguments, seen) for arguments in networks]
             optimizer = torch.optim.Adam(linear.parameters(), learning_rate, fused=True)
             schedule = linear_schedule(optimizer, len(order))
             for index in order:
@@ -156,8 +151,7 @@ class Mrem(StagedMethod):
     """Few bits by reconstruction, module by module, from a few rows without labels.
 
     Units of the least Fisher score go first, if `target_ratio` is below 1; the whole float model is
-    the example all the same.
-    """
+    the example all the same."""
 
     stages: ClassVar[tuple[Stage, ...]] = ()  # type: ignore[misc]
 
@@ -182,19 +176,15 @@ class Mrem(StagedMethod):
     learning_rate: PositiveFloat = 1e-4
     """Peak of Adam's rate, after 10% of warm-up; then it falls linearly to 0. > 0."""
     teacher_forcing: NonNegativeFloat = 0.5
-    """Share of the steps in which lambda falls from 1 to 0; 0: it is 0 from the first, infinite: it
-    stays 1. >= 0."""
+    """Share of the steps in which lambda falls from 1 to 0; 0: none, infinite: it stays 1. >= 0."""
     parallel: bool = False
     """False (MREM-S): a module learns when those before it are done. True (MREM-P): all learn at
     the same time, each on the latest output of the one before it.
 
     In one process the modules take turns on a batch and hand their outputs on: to the digit what a
-    pipeline computes in which module n is n batches behind the first. Several workers would need a
-    device for each module, and queues of both models' outputs between neighbours.
-    """
+    pipeline computes in which module n is n batches behind the first."""
 
     def inactive(self) -> Mapping[str, str]:
-        """Units that are ranked once end below R; one module has none to wait for."""
         full = "a ranking that is done once always fills the budget R"
         alone = {"parallel": "there is only one module"} if self.modules == 1 else {}
         if self.each == "matrix":
@@ -203,7 +193,6 @@ class Mrem(StagedMethod):
         return {**super().inactive(), "tolerance": full, **alone}
 
     def scale_epochs(self, share: float) -> Self:
-        """The method with this share, in (0, 1], of the steps of each module."""
         return replace(self, steps=max(1, round(self.steps * share)))
 
     def _forcing(self, step: int) -> float:
@@ -224,8 +213,7 @@ class Mrem(StagedMethod):
             yield not_finite(slot, curve) or member.result(slot, problem, model, units, curve)
 
     def _chosen(self, problem: Problem) -> BertArchitecture:
-        scores = scores_per_cost(problem, self.spaces, "logits")
-        return self.within_budget(scores, problem)
+        return self.within_budget(scores_per_cost(problem, self.spaces, "logits"), problem)
 
     def _drawn(self, problem: Problem, seed: int) -> tuple[list[NDArray[np.int64]], list[int]]:
         """Rows of the batches, and which batch comes at each step."""

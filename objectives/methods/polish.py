@@ -1,8 +1,4 @@
-"""Polish: models of an earlier run are distilled further, cut as they are.
-
-A trial of a study has as much training as all others, so that they can be compared. Whoever takes a
-few of its models can spend more on these alone.
-"""
+"""Polish: models of an earlier run are distilled further, cut as they are."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,14 +20,11 @@ from objectives.students.bert.pruned_bert import PrunedBertForSequenceClassifica
 from objectives.students.loading import load
 from objectives.training.stages import RECOVER, Stage
 
-# The weights of trials of another run, as that run keeps them.
-
 
 def inherited(
     trials: Path, number: int
 ) -> tuple[BertArchitecture, PrunedBertForSequenceClassification]:
-    """Read the units and the model of a trial from its run's folder of trials; UserError if it has
-    none that can be trained on."""
+    """Read units and model of a trial of a run; UserError if it has none to train on."""
     folder = trials / f"{number:05d}"
     try:
         architecture = BertArchitecture.from_json((folder / "architecture.json").read_text())

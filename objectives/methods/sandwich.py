@@ -21,14 +21,11 @@ class Sandwich(OneShot):
     """The student's sublayers in the order of a sandwich, distilled. The knob is `k`."""
 
     k: NonNegativeInt = 1
-    """The sandwich coefficient: sublayers of attention that come first, and FFNs that come last, by
-    themselves. In [0, layers - 1]."""
+    """Sandwich coefficient: attentions that come first, FFNs that come last. In [0, layers - 1]."""
     target_ratio: PositiveShare = 1.0
-    """R: share of the unpruned model's cost to keep, of the units that move the answer most for
-    their cost. In (0, 1]."""
+    """R: share of the unpruned model's cost to keep, by Fisher information. In (0, 1]."""
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """k leaves one layer as it is."""
         super().check_shapes(student, teacher)
         layers = shape_of(student).layers
         if self.k >= layers:

@@ -62,8 +62,7 @@ def two_sampled(alpha: Tensor, noise: Tensor, lots: Tensor, temperature: float) 
 class WidthSearch(StagedMethod):
     """Search for the widths of the layers (TAS). The usual knobs are those of `per_slot`.
 
-    On CoLA it is behind `FisherSearch`, which ranks the units once (docs/comparison.md).
-    """
+    On CoLA it is behind `FisherSearch`, which ranks the units once (docs/comparison.md)."""
 
     per_slot: ClassVar[frozenset[str]] = StagedMethod.per_slot | {"flops_weight", "grad_rescale"}
     searchable: ClassVar[tuple[str, ...]] = ("heads", "ffn", "layers")
@@ -80,11 +79,9 @@ class WidthSearch(StagedMethod):
     spaces: tuple[str, ...] = ("heads", "ffn")
     """heads, ffn and layers, or some of them."""
     shares: tuple[float, ...] = (0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1)
-    """The candidates, shares of a layer's units, and of the layers: rising from >= 0 to 1, two at
-    least."""
+    """Candidates, shares of a layer's units and of layers: two or more, rising from >= 0 to 1."""
     temperature: tuple[PositiveFloat, PositiveFloat] = (10.0, 0.1)
-    """Temperature of the Gumbel-softmax at the start and at the end of the search, linear between.
-    > 0."""
+    """Temperature of the Gumbel-softmax at the start and at the end, linear between. > 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +91,6 @@ class WidthSearch(StagedMethod):
         check_ranges(self, shares=(good, "two or more, rising from >= 0 to 1"))
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Each space has two candidates at least."""
         super().check_shapes(student, teacher)
         for space in self.spaces:
             units = _units(shape_of(student), space)
@@ -109,39 +105,32 @@ class WidthSearch(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with all members as one program, then cut and distil."""
         alpha = WidthAlpha(members, problem, seed)
         return staged_search(members, problem, alpha, seed=seed, progress=progress)
 
 
-class WidthAlpha(DescendingAlpha["WidthSearch"]):
-    """The alpha of a population: (K, rows, candidates) of each space, a row for each layer, and one
-    in all for the depth."""
+class WidthAlpha(DescendingAlpha):
+    """The alpha of a population: (K, rows, candidates), a row for each layer, one for the depth."""
 
-    # A layer of width c keeps its c units of highest Fisher information, a model of depth c its c
-    # layers.
+    # A layer of width c keeps its c units of highest Fisher information, and so a model its layers.
 
+    members: Sequence[WidthSearch]
+    method: WidthSearch
     from_train = False
 
     def __init__(self, members: Sequence[WidthSearch], problem: Problem, seed: int):
         super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(self.method.batch_size, seed, problem.device)
         shape, spaces, device = problem.shape, self.method.spaces, problem.device
-        self.widths = {
-            space: torch.tensor(_candidates(self.method.shares, _units(shape, space)))
-            for space in spaces
-        }
+        numbers = {s: _candidates(self.method.shares, _units(shape, s)) for s in spaces}
+        self.widths = {space: torch.tensor(of_space) for space, of_space in numbers.items()}
         """The candidates of each space, rising."""
-        self.reach = {
-            space: (torch.arange(int(widths[-1])) < widths[:, None]).float().to(device)
-            for space, widths in self.widths.items()
-        }
+        inside = {s: torch.arange(int(w[-1])) < w[:, None] for s, w in self.widths.items()}
+        self.reach = {space: mask.float().to(device) for space, mask in inside.items()}
         """1 for each position within a candidate, else 0: (candidates, units)."""
         importance = importance_of_student(problem, spaces, "loss")
-        self.ranks = {
-            space: ranks_of(value.mT if space == "layers" else value).to(device)
-            for space, value in importance.items()
-        }
+        rows_of = {s: value.mT if s == "layers" else value for s, value in importance.items()}
+        self.ranks = {space: ranks_of(rows).to(device) for space, rows in rows_of.items()}
         """Rank of each unit in its row, 0 the best: (rows, units)."""
         self.alpha = {}
         for space, widths in self.widths.items():
@@ -175,10 +164,7 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         batch, budget = next(self.batches), self.problem.budget
         loss = task_loss(training.population.logits(batch, self.masks(progress)), batch.labels)
         shares = {space: alpha.softmax(-1) for space, alpha in self.alpha.items()}
-        chosen = {
-            space: functional.one_hot(share.argmax(-1), share.shape[-1]).to(share.dtype)
-            for space, share in shares.items()
-        }
+        chosen = {s: functional.one_hot(p.argmax(-1), p.shape[-1]).to(p) for s, p in shares.items()}
         expected, actual = (
             budget.cost.expected(
                 {s: self._of_units(s, self._survival(s, part)) for s, part in parts.items()}
@@ -197,15 +183,12 @@ class WidthAlpha(DescendingAlpha["WidthSearch"]):
         """The likeliest widths, and if these miss the budget, the nearest that meet it."""
         # A layer's next unit goes by how likely the layer is wider than that: from one candidate to
         # the next it falls evenly, so that widths between candidates can meet a budget exactly.
-        scores = {
-            space: self._of_units(space, self.positions(space, value.double())[None])[0]
-            for space, value in self.of(index).items()
-        }
+        positions = {s: self.positions(s, value.double()) for s, value in self.of(index).items()}
+        scores = {s: self._of_units(s, row[None])[0] for s, row in positions.items()}
         return self.members[index].within_budget(scores, self.problem, threshold=1.0)
 
     def positions(self, space: str, alpha: Tensor) -> Tensor:
-        """Scores of the positions 0, 1, ... in each row, (rows, units): above 1 those within the
-        likeliest width, strictly falling from one to the next."""
+        """Scores of a row's positions, (rows, units), falling; above 1 in the likeliest width."""
         widths, share = self.widths[space], alpha.softmax(-1)
         index = torch.arange(int(widths[-1]))
         candidate = torch.searchsorted(widths, index, right=True)  # the least that is wider

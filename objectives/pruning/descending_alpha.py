@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,30 +96,15 @@ class AlphaSign(AlphaOptimizer):
         return flat.sign().scatter(1, order[:, :dropped], 0.0).view_as(gradient)
 
 
-class Steered(Protocol):
-    """Settings of a gradient search, named as in `MaskSearch`."""
-
-    @property
-    def flops_weight(self) -> float: ...
-    @property
-    def target_ratio(self) -> float: ...
-    @property
-    def tolerance(self) -> float: ...
-    @property
-    def grad_rescale(self) -> float: ...
-
-
-Method = TypeVar("Method", bound=Steered)
-
-
-class DescendingAlpha(Generic[Method]):
+class DescendingAlpha:
     """Base of alphas that follow gradients; a subclass creates them, and their optimiser if any."""
 
     alpha: dict[str, Tensor]
     """Leaf tensors (K, layers, ...) of each space; the optimiser holds this dict."""
     optimizer: AlphaOptimizer
 
-    def __init__(self, members: Sequence[Method], problem: Problem, seed: int):
+    def __init__(self, members: Sequence[Any], problem: Problem, seed: int):
+        """The members have R, t, lambda and kappa, named as in `MaskSearch`."""
         self.members, self.method, self.problem = members, members[0], problem
         self.generator = torch.Generator().manual_seed(seed)
         knobs = [(m.flops_weight, m.target_ratio, m.tolerance, m.grad_rescale) for m in members]
@@ -136,8 +121,7 @@ class DescendingAlpha(Generic[Method]):
         return alpha
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
-        """Gradients of the losses of all students, (K,), with respect to alpha; 0 where none moves
-        it."""
+        """Gradients by alpha of the losses of all students, (K,); 0 where none moves it."""
         if not loss.requires_grad:
             return {space: torch.zeros_like(value) for space, value in self.alpha.items()}
         leaves = list(self.alpha.values())

@@ -22,8 +22,6 @@ from objectives.text.data import Batch, Split
 from objectives.training.losses import sequence_losses
 from objectives.training.population import Population
 
-# What is done to the scores of units before the highest of them stay.
-
 Scores = Mapping[str, Tensor]
 """Scores of each space (layers, *units_of(shape, space)), on the CPU; higher stays."""
 
@@ -36,10 +34,7 @@ def per_cost(scores: Scores, cost: Cost, power: float = 1.0) -> dict[str, Tensor
 
 def evenly(scores: Scores) -> dict[str, Tensor]:
     """Rank units in each set of a layer, and give all sets equal shares; ties go to the first."""
-    return {
-        space: (value.shape[-1] - 1 - ranks_of(value)).double() / value.shape[-1]
-        for space, value in scores.items()
-    }
+    return {s: (v.shape[-1] - 1 - ranks_of(v)).double() / v.shape[-1] for s, v in scores.items()}
 
 
 Squares = Literal["loss", "logits"]
@@ -51,8 +46,7 @@ RowGradients = Iterator[tuple[str, Tensor]]
 def row_gradients(
     population: Population, batch: Batch, masks: Mapping[str, Tensor], squares: Squares
 ) -> dict[str, Tensor]:
-    """Gradients of each sequence at these masks, (K, layers, *units_of) of each space: (K, B,
-    layers, *units_of). In the mean of a batch they would cancel."""
+    """Gradients of each sequence, which would cancel in a mean: (K, B, layers, *units_of)."""
     # The logits' are those of one axis of their deviations from their mean (a shift of all changes
     # no answer), another for each sequence in turn, scaled so that the squares of a few sequences
     # stand for all axes.
@@ -76,8 +70,7 @@ def gradients_of_rows(
     squares: Squares,
     device: str,
 ) -> RowGradients:
-    """Gradients of all rows at these masks, (1, layers, *units_of) of each space, a batch at a
-    time."""
+    """Gradients of all rows at these masks, (1, layers, *units_of), a batch at a time."""
     population = Population.of([model])
     for weight in population.weights.values():
         weight.requires_grad_(False)
@@ -89,8 +82,7 @@ def gradients_of_rows(
 def mean_over_rows(
     gradients: RowGradients, rows: int, of_gradients: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """Mean over this many rows of a function of their gradients, (layers, *units_of) on the CPU,
-    where units are chosen."""
+    """Mean over this many rows of a function of their gradients, on the CPU."""
     total: dict[str, Tensor] = {}
     for space, gradient in gradients:
         part = of_gradients(gradient).sum(0) / rows
@@ -99,8 +91,8 @@ def mean_over_rows(
 
 
 def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
-    """Mean over this many rows of the products of any two gradients of a layer, (layers, units,
-    units) on the CPU: large, so a layer is added at a time, in place."""
+    """Mean over this many rows of the products of any two gradients of a layer, on the CPU."""
+    # (layers, units, units) are large, so a layer is added at a time, in place.
     total: dict[str, Tensor] = {}
     for space, gradient in gradients:
         _, layers, units = gradient.shape
@@ -112,8 +104,7 @@ def _mean_products(gradients: RowGradients, rows: int) -> dict[str, Tensor]:
 
 
 def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
-    """Mean |dL/dmask| of a problem's student on its alpha split (Michel et al. 2019, eq. 2),
-    (layers, *units_of) of each space, cached for a launch. L is the task's loss of one sequence."""
+    """Mean |dL/dmask| of the student over the alpha split (Michel et al. 2019, eq. 2)."""
     mean = partial(mean_over_rows, of_gradients=Tensor.abs)
     return _worked_out_once(problem, "first order", spaces, "loss", mean)
 
@@ -121,10 +112,8 @@ def first_order_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[st
 def importance_of_student(
     problem: Problem, spaces: tuple[str, ...], squares: Squares
 ) -> dict[str, Tensor]:
-    """Mean squared gradients of the student on the alpha split, cached for a launch; if the student
-    is some layers of its teacher, those of the teacher."""
-    # (layers, *units_of) each. With the loss, half of it estimates how much the task's loss rises
-    # when the unit closes.
+    """Mean squared gradients of the student's masks on the alpha split, (layers, *units_of)."""
+    # With the loss, half of it estimates how much the task's loss rises when the unit closes.
     mean = partial(mean_over_rows, of_gradients=Tensor.square)
     return _worked_out_once(problem, "fisher importance", spaces, squares, mean)
 
@@ -137,8 +126,7 @@ def scores_per_cost(
 
 
 def fisher_blocks_of_student(problem: Problem, spaces: tuple[str, ...]) -> dict[str, Tensor]:
-    """Fisher information of each layer's masks of heads or ffn, (layers, units, units) on the CPU:
-    the mean over the alpha split of products of two gradients of the loss."""
+    """Mean products of two gradients of the loss, (layers, units, units) of heads or ffn."""
     # Its diagonal is `importance_of_student`.
     return _worked_out_once(problem, "fisher blocks", spaces, "loss", _mean_products)
 
@@ -157,10 +145,7 @@ def _worked_out_once(
 
     def work_out() -> dict[str, Tensor]:
         shape, device = shape_of(model.config), problem.device
-        opened = {
-            space: torch.ones(1, shape.layers, *units_of(shape, space), device=device)
-            for space in spaces
-        }
+        opened = {s: torch.ones(1, shape.layers, *units_of(shape, s)).to(device) for s in spaces}
         gradients = gradients_of_rows(model, problem.alpha, opened, squares, device)
         means = mean(gradients, len(problem.alpha))
         chosen_layers = slice(None) if layers is None else list(layers)
@@ -171,16 +156,14 @@ def _worked_out_once(
 
 def along_axes(logits: Tensor, batch: Batch) -> Tensor:
     """Project the logits of each sequence, (..., B, C), on its axis of `directions`: (..., B)."""
-    several = batch.labels.ndim == 2
-    axes = directions(batch.rows, logits.shape[-1], several=several)
+    axes = directions(batch.rows, logits.shape[-1], several=batch.labels.ndim == 2)
     return (logits * axes.to(logits)).sum(-1)
 
 
 def gradients_behind(
     modules: Sequence[nn.Module], model: BertForSequenceClassification, batches: Iterable[Batch]
 ) -> Iterator[tuple[Batch, Sequence[Tensor], Sequence[Tensor]]]:
-    """Inputs of these modules, batch by batch, and the gradient of the logits, `along_axes`, with
-    respect to their outputs."""
+    """Batches, inputs of these modules, and gradients of the logits, `along_axes`, by outputs."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -198,20 +181,16 @@ def gradients_behind(
 
 
 def directions(rows: Tensor, outputs: int, *, several: bool = False) -> Tensor:
-    """Axis for each sequence, in turn, of the space of differences between logits: (B, C). For
-    several labels, which are predicted separately, one of the logits."""
-    if outputs == 1:
-        return torch.ones(len(rows), 1, device=rows.device)
-    axes = _axes(outputs, rows.device)
-    if several:
-        axes = torch.eye(outputs, device=rows.device) * outputs**0.5
+    """Axis of each sequence, in turn, in the space of differences between logits: (B, C)."""
+    axes = _axes(outputs, several, rows.device)
     return axes[rows % len(axes)]
 
 
 @cache
-def _axes(outputs: int, device: torch.device) -> Tensor:
-    """Orthonormal axes of that space, (C - 1, C), times the root of C - 1, so that the square along
-    one stands for all."""
+def _axes(outputs: int, several: bool, device: torch.device) -> Tensor:
+    """Orthonormal axes, (n, C), times the root of n: the square along one stands for all."""
+    if several or outputs == 1:  # labels that are predicted separately
+        return torch.eye(outputs, device=device) * outputs**0.5
     centred = torch.eye(outputs) - 1 / outputs
     axes: Tensor = torch.linalg.qr(centred).Q.T[:-1] * (outputs - 1) ** 0.5
     return axes.to(device)

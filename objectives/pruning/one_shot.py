@@ -1,9 +1,7 @@
 """Methods that choose units once, cut, and distil: the baselines of a search.
 
-Such a method gives each unit a score. The rest is the same for all, and the same as for the
-searches: the budget is met by `budget.discretise`, the stages are those of `staged_search`, so that
-a comparison is one of the choice of units. Without stages the student is cut and no more.
-"""
+Such a method gives each unit a score. All else is as for the searches, `budget.discretise` and
+`staged_search`, so that a comparison is one of the choice of units."""
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +27,6 @@ class OneShot(StagedMethod):
     with_search: ClassVar[bool] = False
 
     def inactive(self) -> Mapping[str, str]:
-        """Without stages nothing is trained; the scores take batches of their own."""
         full = "a ranking that is done once always fills the budget R"
         inactive = {**super().inactive(), "tolerance": full}
         if not self.stages:
@@ -75,7 +72,6 @@ class OneShot(StagedMethod):
         return problem.student
 
     def _found(self, problem: Problem, seed: int) -> tuple[BertArchitecture, Classifier]:
-        """Architecture of `choose`, and its `student`."""
         chosen = self.choose(problem, seed)
         return chosen, self.student(problem, chosen, seed)
 
@@ -83,7 +79,6 @@ class OneShot(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Choose for each member, then cut and distil all as one population."""
         progress.begin("choose", len(members))
         chosen, students = [], []
         for member in members:

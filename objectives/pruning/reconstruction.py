@@ -29,16 +29,14 @@ _STEPS = 600
 
 
 def shrinkage(norms: Tensor, threshold: Tensor) -> Tensor:
-    """Factor max(1 - t / |w_i|, 0) of each group: the minimiser of |x - w|^2 / 2 + t sum |x_i| is w
-    times it (Yuan & Lin 2006). For groups of one weight it is the soft threshold of L1."""
+    """Factor max(1 - t / |w_i|, 0) of each group: the proximal step of t sum |w_i| (Yuan & Lin)."""
     return (1 - threshold / norms.clamp_min(torch.finfo(norms.dtype).tiny)).relu()
 
 
 def descended(
     second: Tensor, towards: Tensor, weight: Tensor, size: int, count: int, prox: Prox
 ) -> tuple[Tensor, Tensor]:
-    """W, (E, width), of least tr(W A W') - 2 tr(W B') with `count` groups of `size` columns that
-    are not 0, and which these are, (groups,)."""
+    """W, (E, width), of least tr(W A W' - 2 W B') with `count` groups of columns, and which."""
     # In the first third of the steps ever fewer groups stay, those of the largest norms: as they
     # are ("hard"; none comes back), or shrunk by the threshold that leaves them ("soft": the end
     # is the group lasso at the least lambda with this many groups).
@@ -61,16 +59,13 @@ def descended(
 
 _BATCH_SIZE = 32
 _DAMPING = 1.0
-"""Weight of the distance from factors of 1, relative to the squared error summed over tokens and
-dimensions."""
+"""Weight of the distance from factors of 1 beside the summed squared error."""
 _LARGEST = 10.0
 """Largest factor; a block that exceeds it is left unchanged."""
 
 
 @torch.no_grad()
-def reconstructed(
-    problem: Problem, architecture: BertArchitecture
-) -> BertForSequenceClassification:
+def reconstructed(problem: Problem, units: BertArchitecture) -> BertForSequenceClassification:
     """A copy of the student: output projections 0 at closed units, scaled at the others."""
     # The alpha split is the text. For architectures that cut heads and FFN neurons alone.
     sizes = {"heads": problem.shape.head_dim, "ffn": 1}
@@ -82,7 +77,7 @@ def reconstructed(
         return weight * factors.repeat_interleave(size).to(weight)
 
     batches = problem.alpha.in_order(_BATCH_SIZE, problem.device)
-    return _refitted(problem, architecture, batches, [RECONSTRUCTION], scaled)
+    return _refitted(problem, units, batches, [RECONSTRUCTION], scaled)
 
 
 @torch.no_grad()
@@ -93,8 +88,7 @@ def solved(
     pairs: Sequence[Pair],
     damping: float,
 ) -> BertForSequenceClassification:
-    """Solve for the weights of least error at the kept units, held at the unpruned ones by
-    `damping`, so that weights about which no row says anything stay."""
+    """Solve for weights of least error, held at the unpruned ones, where rows say nothing."""
 
     def refit(fit: Fit, weight: Tensor) -> Tensor:
         return least(fit.second, fit.towards, weight.double(), damping).to(weight)
@@ -111,8 +105,7 @@ def stepped(
     damping: float,
     prox: Prox,
 ) -> tuple[BertArchitecture, BertForSequenceClassification]:
-    """Choose as many units of each block as the architecture keeps by proximal steps, and take the
-    weights that these leave."""
+    """Choose as many units of each block by proximal steps, and take the weights these leave."""
     counts = {"heads": architecture.heads_per_layer, "ffn": architecture.ffn_per_layer}
     sizes = {"heads": problem.shape.head_dim, "ffn": 1}
     masks: dict[str, list[list[bool]]] = {space: [] for space in counts}

@@ -78,11 +78,9 @@ def side_by_side(
     for number, (of_whole, of_student) in enumerate(zip(*layers, strict=True)):
         for space in ("heads", "ffn"):
             wanted, learning = _Block(of_whole, space), _Block(of_student, space)
-            columns_kept = slice(None) if columns is None else columns[space][number]
+            chosen = slice(None) if columns is None else columns[space][number]
             last = number == len(layers[0]) - 1
-            second, towards = _moments(
-                wanted, learning, passes, pairs, columns_kept, first_only=last
-            )
+            second, towards = _moments(wanted, learning, passes, pairs, chosen, first_only=last)
             # The student's units are computed a second time to advance: to keep them would take
             # four times the memory of its hidden states.
             yield Fit(number, space, learning.output.dense.weight, second, towards)
@@ -98,12 +96,10 @@ class _Block:
         self.output = layer.attention.output if space == "heads" else layer.output
         """Projects what `units` gives, adds the residual, norms."""
 
-    def units(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    def units(self, state: Tensor, mask: Tensor | None) -> Tensor:
         """The inputs of the output projection, (B, S, width)."""
         heads, layer = self._space == "heads", self._layer
-        units: Tensor = (
-            layer.attention.self(hidden, mask)[0] if heads else layer.intermediate(hidden)
-        )
+        units: Tensor = layer.attention.self(state, mask)[0] if heads else layer.intermediate(state)
         return units
 
 

@@ -1,8 +1,7 @@
 """Smaller models as slices of one student, whose units are ordered by score.
 
 A model of any size is the first heads and the first neurons of each layer that it has: views of the
-weights of the whole student, or masks of its units.
-"""
+weights of the whole student, or masks of its units."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,8 +36,7 @@ class Order:
 
     @classmethod
     def by_scores(cls, shape: BertShape, scores: Mapping[str, Tensor]) -> "Order":
-        """Order units by falling score, (layers, units) of each space; spaces without scores keep
-        their order."""
+        """Order units by falling score, (layers, units); spaces without scores keep their order."""
 
         def ordered(space: str, size: int) -> Tensor:
             values = scores.get(space, torch.zeros(shape.layers, size))
@@ -109,8 +107,7 @@ def smaller(
 
 
 def row_masks(models: Sequence[Model], whole: Model, rows: int, device: str) -> dict[str, Tensor]:
-    """Masks (1, rows, layers, units) of each space for models that take turns on the rows of a
-    batch."""
+    """Masks (1, rows, layers, units) of models that take turns on the rows of a batch."""
     masks = {}
     deep = all(layer.layers for model in models for layer in model)
     for space in ("heads", "ffn") if deep else ("heads", "ffn", "layers"):
@@ -135,8 +132,7 @@ def along(scores: Mapping[str, Tensor], smallest: float, cost: Cost) -> list[Mod
 def uniform(
     shares: Sequence[float], spaces: Sequence[str], shape: BertShape, depth: float = 1.0
 ) -> list[Model]:
-    """Models whose layers keep these shares of their units, rounded, and of the layers those of
-    this depth."""
+    """Models with these shares of each layer's units, rounded, and the layers of this depth."""
     models, stays, gone = [], layers_at(depth, shape.layers), LayerUnits((), (), dropped=True)
     for share in shares:
         heads, ffn = (
@@ -149,6 +145,5 @@ def uniform(
 
 
 def layers_at(depth: float, layers: int) -> list[int]:
-    """Layers kept at a depth, a share m of all in (0, 1]: floor(i / m) for i < round(m layers)
-    (DynaBERT, Hou et al. 2020)."""
+    """Layers of a depth m in (0, 1]: floor(i / m) for i < round(m layers) (Hou et al. 2020)."""
     return [int(i / depth) for i in range(round(depth * layers))]

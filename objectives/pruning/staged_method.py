@@ -37,8 +37,7 @@ class StagedMethod(SearchMethod):
     """Base of the methods that choose units within a budget and train in stages.
 
     A method that lacks one of these settings redeclares it as a `ClassVar`: it is then a constant
-    of the class and no field.
-    """
+    of the class and no field."""
 
     costs: ClassVar[frozenset[CostName]] = frozenset(get_args(CostName))
     per_slot: ClassVar[frozenset[str]] = frozenset(
@@ -59,8 +58,7 @@ class StagedMethod(SearchMethod):
     embedding_bits: int = FULL_BITS
     """Bits of the embeddings of words and positions: 32, 8, 4, 2 or 1."""
     vocabulary: PositiveShare = 1.0
-    """Share of the word pieces that the scored model keeps, those that train uses most, in (0, 1]:
-    other words fall into smaller pieces."""
+    """Share of the word pieces that stay, those that train uses most; others split. In (0, 1]."""
     weight_bits: Bits = FULL_BITS
     """Bits of each weight of the scored model, in all layers, or an entry a layer: 32 (not
     quantised), 8, 4, 2 (ternary) or 1. R is that of the model before it is quantised."""
@@ -77,8 +75,7 @@ class StagedMethod(SearchMethod):
     tolerance: ShareBelowOne = 0.05
     """t: the cut model lies in [(1 - t) R, (1 + t) R]. In [0, 1)."""
     spaces: tuple[str, ...] = ("heads", "ffn")
-    """Kinds of units to search, some of `searchable`, at most heads, ffn, qk, v, input (or
-    input_qkv) and layers."""
+    """Kinds of units, some of `searchable`: heads, ffn, qk, v, input (or input_qkv), layers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,7 +96,6 @@ class StagedMethod(SearchMethod):
             _check_spaces(type(self).__name__, self.spaces, self.searchable)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse bits of another number of layers, and losses that cannot compare the two."""
         layers = shape_of(student).layers
         for name in ("input_bits", "weight_bits"):
             bits = getattr(self, name)
@@ -112,8 +108,6 @@ class StagedMethod(SearchMethod):
             check_comparable(stage.loss, student, teacher)
 
     def inactive(self) -> Mapping[str, str]:
-        """Name the settings of inputs where no weight is rounded, and those of a stage that its
-        loss does not read."""
         inactive = {}
         if _each(self.weight_bits) == {FULL_BITS}:
             inactive["input_bits"] = "it rounds the inputs of quantised weights, and there are none"
@@ -126,7 +120,6 @@ class StagedMethod(SearchMethod):
         return inactive
 
     def scale_epochs(self, share: float) -> Self:
-        """The method with this share of the epochs of each stage; UserError if it has no stages."""
         if not self.stages:
             return super().scale_epochs(share)
         fewer = tuple(replace(stage, epochs=stage.epochs * share) for stage in self.stages)
@@ -140,18 +133,14 @@ class StagedMethod(SearchMethod):
         Args:
             scores: of each space that is searched, (layers, *units_of(shape, space)); higher stays.
             problem: what the method works on.
-            threshold: the units above it stay if they already meet the budget; by default the
-                budget alone decides.
+            threshold: units above it stay if these meet the budget, which alone decides without.
 
         Returns:
             The units that stay.
         """
+        target, t = self.target_ratio * problem.budget.full, self.tolerance
         return discretise(
-            scores,
-            problem.budget.cost,
-            target=self.target_ratio * problem.budget.full,
-            tolerance=self.tolerance,
-            threshold=threshold,
+            scores, problem.budget.cost, target=target, tolerance=t, threshold=threshold
         )
 
     @property

@@ -1,7 +1,4 @@
-"""A population on its way through the stages: search with masks, cut, distil what is left.
-
-How alpha learns is not known here: see `descending_alpha.py`.
-"""
+"""A population on its way through the stages: search with masks, cut, distil what is left."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +22,6 @@ from objectives.students.bert.quantising import quantised, round_embeddings
 from objectives.training.population import EMBEDDINGS, Population
 from objectives.training.stage_training import BestWeights, Masks, StageTraining, steps_in
 from objectives.training.teacher_states import keep_states
-
-# What tells a population which units stay: architecture variables that learn, or a choice made.
 
 
 class Alpha(Protocol):
@@ -135,8 +130,7 @@ def staged_search(
 
 
 def _groups(slots: Sequence[int], device: str) -> list[Sequence[int]]:
-    """The slots that train together once they are cut: on a GPU all; a CPU gains nothing by that
-    and would pay for the padding."""
+    """Slots that train together once cut: on a GPU all; a CPU would only pay for the padding."""
     return [slots] if device.startswith("cuda") else [[slot] for slot in slots]
 
 
@@ -232,8 +226,7 @@ class _Run:
         return self.members[slot].result(slot, self.problem, model, units, curve)
 
     def _distil(self, models: Models, architectures: Architectures) -> Models:
-        """Take cut models through the stages after the search. Their architectures change where a
-        method changes its models on the way."""
+        """Take cut models through the stages after the search, which may change architectures."""
         stages = [(n, stage) for n, stage in enumerate(self.stages) if not stage.searches]
         if not any(self._rate(slot, n, architectures[slot]) for slot in models for n, _ in stages):
             return models
@@ -292,12 +285,10 @@ class _Run:
     def _begun_with(self, slot: int) -> dict[str, Tensor]:
         return self.students[slot].state_dict()
 
-    def _cut(
-        self, architectures: Architectures, state_of: Callable[[int], dict[str, Tensor]]
-    ) -> Models:
+    def _cut(self, chosen: Architectures, state_of: Callable[[int], dict[str, Tensor]]) -> Models:
         """Cut each student to its architecture; the embeddings, which are frozen, stay shared."""
         models, config = {}, self.problem.student.config
-        for slot, units in architectures.items():
+        for slot, units in chosen.items():
             student, state = self.students[slot], state_of(slot)
             model = copy.deepcopy(student) if is_cut(student) else cut(state, config, units)
             for name, weight in _embeddings(model).items():

@@ -2,8 +2,7 @@
 
 Pham et al. 2018, in the version of Pasunuru & Bansal 2019: at each place a linear layer of its own
 makes logits of the LSTM's state, and the choice is drawn from their softmax and embedded as the
-next input. Of each scored candidate the loss is
-"""
+next input. Of each scored candidate the loss is"""
 
 #     - log p(candidate) (score - baseline) - entropy_weight x entropy of the choices,
 #
@@ -56,9 +55,8 @@ class Policy(nn.Module):
     def walk(
         self, count: int, choose: Callable[[int, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Go through the places with N = `count` candidates; `choose(place, log_probs_NC)` says
-        which choice each takes, (N,) int64."""
-        # Returns indices_NP, log_probs_N and entropies_N, which are sums over the places.
+        """Indices_NP that `choose(place, log_probs_NC)` took, log_probs_N and entropies_N."""
+        # The last two are sums over the places. What `choose` gives is (N,) int64.
         hidden_NH = cell_NH = input_NH = torch.zeros(count, self.cell.hidden_size)
         taken, log_probs_N, entropies_N = [], torch.zeros(count), torch.zeros(count)
         for place, (decoder, kind) in enumerate(zip(self.decoders, self._kind_of, strict=True)):
@@ -98,10 +96,8 @@ class Controller(Strategy[Scored]):
             return (below_NC <= uniform_NP[:, place, None]).sum(-1)
 
         indices_NP, _, _ = self.policy.walk(k, draw)
-        return [
-            {name: c[i] for (name, c), i in zip(self.places.items(), row, strict=True)}
-            for row in indices_NP.tolist()
-        ]
+        places, rows = self.places.items(), indices_NP.tolist()
+        return [{name: c[i] for (name, c), i in zip(places, row, strict=True)} for row in rows]
 
     def learn(self, feedback: Scored) -> None:
         for candidate, score in feedback:
@@ -115,8 +111,7 @@ class Controller(Strategy[Scored]):
             self._optimizer.step()
 
     def log_probs(self, candidates: list[Candidate]) -> tuple[Tensor, Tensor]:
-        """Logarithms of the probabilities of N candidates, (N,), and the entropies of the choices
-        on the way to each, summed over the places, (N,)."""
+        """Log probabilities of N candidates, (N,), and entropies, summed over the places, (N,)."""
         indices_NP = torch.tensor(
             [[c.index(chosen[name]) for name, c in self.places.items()] for chosen in candidates]
         )

@@ -2,8 +2,7 @@
 
 Jin et al. 2019. Candidates are embedded by their distances to random sets of known ones (Bourgain),
 a space in which exp(-distance^2) is a valid kernel. The candidate with the largest mean + beta std
-is looked for by simulated annealing over neighbours, candidates that differ at one place.
-"""
+is looked for by simulated annealing over neighbours, candidates that differ at one place."""
 
 # Three things differ from Auto-Keras. Its ports embed the known candidates and measure the new ones
 # by another distance; here both are embedded. Its kernel has no length scale; here the length is
@@ -61,14 +60,12 @@ class Embedding:
     # apart than by the distance itself, since the coordinates are divided by the root of their
     # count.
 
-    def __init__(
-        self, known: Sequence[Candidate], distance: Distance, generator: np.random.Generator
-    ):
+    def __init__(self, known: Sequence[Candidate], distance: Distance, rng: np.random.Generator):
         sizes = [min(2**i, len(known)) for i in range(1, math.ceil(math.log2(len(known))) + 1)]
         rounds = math.ceil(math.log(len(known)))
         self._known, self._distance = known, distance
         self._sets = [
-            generator.choice(len(known), size, replace=False)
+            rng.choice(len(known), size, replace=False)
             for size in sizes or [1]
             for _ in range(max(rounds, 1))
         ]
@@ -94,10 +91,8 @@ class Process:
         points = embedding(known)
         spread = float(np.linalg.norm(points[:, None] - points[None], axis=-1).mean()) or 1.0
         fitted = [
-            GaussianProcessRegressor(RBF(length * spread), alpha=noise, optimizer=None).fit(
-                points, scores
-            )
-            for length in _LENGTHS
+            GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(points, scores)
+            for kernel in (RBF(length * spread) for length in _LENGTHS)
         ]
         self.regressor = max(fitted, key=lambda process: process.log_marginal_likelihood_value_)
 
@@ -176,9 +171,5 @@ class EditDistance(Remembering):
 
     def _unseen(self, seen: set[tuple[Choice, ...]]) -> Candidate:
         """Any candidate, one that was not seen if it is found."""
-        candidate = self._drawn()
-        for _ in range(TRIES):
-            if self._key(candidate) not in seen:
-                break
-            candidate = self._drawn()
-        return candidate
+        drawn = (self._drawn() for _ in range(TRIES))
+        return next((c for c in drawn if self._key(c) not in seen), None) or self._drawn()

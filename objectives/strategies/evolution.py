@@ -17,15 +17,13 @@ class EvolutionSettings(Checked):
     """Settings of `Evolution`; the defaults are those of Real et al. 2019 for CIFAR-10."""
 
     population: PositiveInt = 100
-    """Size of the population. >= 1. This many candidates are drawn at random before the first
-    child."""
+    """Size of the population; this many candidates are first drawn at random. >= 1."""
     sample: PositiveInt = 25
     """Candidates of a tournament, drawn from the population with replacement. >= 1."""
     dies: Literal["oldest", "worst"] = "oldest"
     """Candidate that is removed: the oldest, or the worst of a sample."""
     mutation: PositiveShare | None = None
-    """Probability in (0, 1] that a place is drawn again, from all its choices. None changes one
-    place, to another choice."""
+    """Probability in (0, 1] that a place is drawn again; None: one place, to another choice."""
 
 
 class Evolution(Remembering):

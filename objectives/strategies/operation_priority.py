@@ -1,8 +1,7 @@
 """Evolution whose mutation prefers choices that did well: operation priority (OP-NAS).
 
 Gao et al. 2022, AutoBERT-Zero: the parents are the best candidates so far. A child differs from its
-parent at one place, whose choice is drawn from a softmax over upper confidence bounds,
-"""
+parent at one place, whose choice is drawn from a softmax over upper confidence bounds,"""
 
 #     u_i = mean_i + exploration sqrt(2 ln N / N_i),
 #
@@ -69,11 +68,8 @@ class OperationPriority(Remembering):
         self._settings, self._accepts = settings, accepts
         self._rejected: set[tuple[str, Choice]] = set()
         """Choices of rejected children: these count as tried, though they have no score."""
-        self._guided = [
-            name
-            for name, choices in self.places.items()
-            if name not in settings.uniform and len(choices) > 1
-        ]
+        several = [name for name, choices in self.places.items() if len(choices) > 1]
+        self._guided = [name for name in several if name not in settings.uniform]
 
     def propose(self, k: int) -> list[Candidate]:
         if len(self.learned) < self._settings.initial:
@@ -98,10 +94,8 @@ class OperationPriority(Remembering):
         sums = np.bincount(column, weights=scores, minlength=len(choices))
         tried = np.maximum(counts, 1)
         widths = np.sqrt(2 * math.log(max(1, len(scores))) / tried)
-        untried = [
-            not n and (name, choice) not in self._rejected
-            for n, choice in zip(counts, choices, strict=True)
-        ]
+        counted = zip(counts, choices, strict=True)
+        untried = [not n and (name, choice) not in self._rejected for n, choice in counted]
         return np.where(untried, np.inf, sums / tried + self._settings.exploration * widths)
 
     def _child(self, parent: Candidate, known: set[tuple[Choice, ...]]) -> Candidate:

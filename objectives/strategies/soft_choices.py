@@ -1,7 +1,6 @@
 """Soft choices: weights over the choices of each place, which follow gradients.
 
-The weights go into a super-net, whose loss has a gradient with respect to alpha, their logits:
-"""
+The weights go into a super-net, whose loss has a gradient with respect to alpha, their logits:"""
 
 #     softmax  over the choices of a place: DARTS (Liu et al. 2019). Places that are named together
 #              share one softmax, as all (predecessor, operation) pairs that enter a node do in
@@ -29,8 +28,7 @@ _START = 1e-3  # standard deviation of alpha at the start, as DARTS has it
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSettings(Checked):
-    """Settings of `SoftChoices`; the defaults are those of DARTS, those of AdaBERT and GDAS are
-    below."""
+    """Settings of `SoftChoices`; the defaults are those of DARTS."""
 
     kind: Literal["softmax", "gumbel"] = "softmax"
     """Weighted sums of all choices, or one choice drawn at a time."""
@@ -68,18 +66,15 @@ class SoftChoices(Strategy[ChoiceGradients]):
         self._settings = settings
         alone = [(name,) for name in self.places if name not in named]
         self._groups = [*settings.together, *alone]
+        draws = {name: self._rng.standard_normal(len(c)) for name, c in self.places.items()}
         self.alpha = {
-            name: torch.from_numpy(_START * self._rng.standard_normal(len(choices)))
-            .float()
-            .requires_grad_()
-            for name, choices in self.places.items()
+            name: torch.from_numpy(_START * drawn).float().requires_grad_()
+            for name, drawn in draws.items()
         }
         """Logits of each place, (choices,)."""
+        rate, decay = settings.learning_rate, settings.weight_decay
         self._optimizer = torch.optim.Adam(
-            self.alpha.values(),
-            lr=settings.learning_rate,
-            betas=(0.5, 0.999),
-            weight_decay=settings.weight_decay,
+            self.alpha.values(), lr=rate, betas=(0.5, 0.999), weight_decay=decay
         )
 
     def temperature(self, progress: float) -> float:
@@ -90,8 +85,7 @@ class SoftChoices(Strategy[ChoiceGradients]):
         return float(start * (end / start) ** progress)
 
     def weights(self, progress: float = 0.0) -> dict[str, Tensor]:
-        """The weights of each place's choices, (choices,), differentiable in alpha. Those of places
-        together sum to 1. With "gumbel" they are drawn again at each call."""
+        """Weights of each place's choices, (choices,), differentiable; "gumbel" draws them anew."""
         weights: dict[str, Tensor] = {}
         for group in self._groups:
             logits = torch.cat([self.alpha[name] for name in group])
@@ -112,11 +106,8 @@ class SoftChoices(Strategy[ChoiceGradients]):
 
     @torch.no_grad()
     def propose(self, k: int) -> list[Candidate]:
-        """Propose the largest weight of each place, then k - 1 candidates drawn by the softmax of
-        each."""
-        probabilities = {
-            name: alpha.double().softmax(-1).numpy() for name, alpha in self.alpha.items()
-        }
+        """Propose the largest weight of each place, then k - 1 draws by the softmax of each."""
+        probabilities = {name: a.double().softmax(-1).numpy() for name, a in self.alpha.items()}
         candidates: list[Candidate] = [
             {name: c[int(probabilities[name].argmax())] for name, c in self.places.items()}
         ]

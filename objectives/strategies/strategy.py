@@ -1,8 +1,7 @@
 """Contract of a strategy over places.
 
 A strategy knows the names of places, their choices and numbers. It knows no graph, no model and no
-Optuna, so that the same one runs inside a trial and as the sampler of a study.
-"""
+Optuna, so that the same one runs inside a trial and as the sampler of a study."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -26,19 +25,10 @@ TRIES = 100
 
 
 class Strategy(abc.ABC, Generic[Feedback]):
-    """Base of strategies that propose candidates and learn from feedback: `Scored`, except for soft
-    choices."""
+    """Base of strategies that learn from feedback: `Scored`, except for soft choices."""
 
     def __init__(self, places: Places, seed: int):
-        """Begin a search.
-
-        Args:
-            places: what is to be chosen.
-            seed: of all draws, >= 0.
-
-        Raises:
-            UserError: for a place without choices, or with one twice.
-        """
+        """Raises UserError for a place without choices, or with one twice; `seed` is >= 0."""
         for name, choices in places.items():
             if len(choices) == 0 or len(set(choices)) < len(choices):
                 raise UserError(f"place '{name}' has the choices {choices!r}; give distinct ones")
@@ -98,11 +88,8 @@ class Remembering(Strategy[Scored]):
         return tuple(candidate.get(name) for name in self.places)
 
 
-# Random search: each choice with equal probability. The bar for all others.
-
-
 class Uniform(Strategy[Scored]):
-    """Strategy that draws candidates and learns nothing."""
+    """Random search, the bar for all others: it learns nothing."""
 
     def propose(self, k: int) -> list[Candidate]:
         return [self._drawn() for _ in range(k)]

@@ -32,13 +32,11 @@ class Family:
     """Classifier with BERT's inputs. Its file imports torch, transformers and, relatively, files
     that do the same, as an exported model carries copies."""
     architecture: type[Architecture]
-    """Architecture of its searches."""
     noun: str
     """Noun of a model card: "BERT classifier"."""
     origin: str = "the classifier whose answers it learnt"
     """Model that a model card compares the cost with."""
     tags: tuple[str, ...] = ("distillation",)
-    """Tags of a model card."""
 
     @property
     def model_types(self) -> tuple[str, ...]:
@@ -69,7 +67,6 @@ class Family:
     def unpruned(
         self, models: Sequence[PreTrainedModel], layers: int | None
     ) -> PreTrainedModel | None:
-        """Unpruned model of this many layers with random weights, from which the first was cut;
-        None if nothing was cut."""
+        """Unpruned random model, from which the first was cut; None if nothing was cut."""
         # `layers` None: as many as that model. It has all word pieces of any model.
         return None

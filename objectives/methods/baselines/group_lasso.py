@@ -64,9 +64,8 @@ class GroupLasso(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Shrink, cut and distil all as one population."""
         alpha = Shrinking(members, problem)
-        yield from staged_search(members, problem, alpha, seed=seed, progress=progress)
+        return staged_search(members, problem, alpha, seed=seed, progress=progress)
 
 
 class Shrinking:
@@ -103,8 +102,7 @@ class Shrinking:
 
 
 def shrunk(parts: Sequence[Tensor], threshold: Tensor, of: Of) -> Tensor:
-    """Make a proximal step of K students on a layer's units, in place, by these thresholds; returns
-    the root mean square of each unit after it, (K, units)."""
+    """Make a proximal step on a layer's units, in place; returns their root mean squares."""
     number, by_K111 = sum(part[0, 0].numel() for part in parts), threshold.view(-1, 1, 1, 1)
     if of == "units":
         norms = torch.stack([part.square().sum((2, 3), keepdim=True) for part in parts]).sum(0)

@@ -2,8 +2,7 @@
 
 The importance of a head is the mean over sequences of |dL/dmask|: how fast the task's loss changes
 as the head fades. As in the paper it is divided by the norm over its layer, and the heads of the
-whole model then compete.
-"""
+whole model then compete."""
 
 from dataclasses import dataclass
 
@@ -20,13 +19,11 @@ class HeadImportance(OneShot):
     """Remove the heads with the smallest mean |dL/dmask|."""
 
     spaces: tuple[str, ...] = ("heads",)
-    """The paper prunes heads alone; with others every kind is ranked in the same way, and kinds
-    compete by importance per cost."""
+    """Kinds of units, heads alone as in the paper; several compete by importance per cost."""
     normalise: bool = True
     """Divide by the Euclidean norm over the layer, of each kind."""
 
     def scores(self, problem: Problem, seed: int) -> dict[str, Tensor]:
-        """The importance of each unit per cost, which for heads alone keeps their order."""
         scores = first_order_of_student(problem, self.spaces)
         if self.normalise:  # a layer that does not matter at all has importances of 0
             scores = {

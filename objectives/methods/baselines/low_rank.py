@@ -2,8 +2,7 @@
 
 The ranks are those of least added error per FLOP (or parameter, where the study counts these), by a
 singular value decomposition whitened by what enters each layer. A layer whose factors would save
-nothing stays whole. No unit leaves: heads and neurons stay as many.
-"""
+nothing stays whole. No unit leaves: heads and neurons stay as many."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -43,16 +42,14 @@ from objectives.students.bert.quantising import emptied
 # anywhere.
 
 _HOLD = 0.01
-"""Damping: share of the mean square of an input dimension that is added to all, since rows are
-few."""
+"""Damping: share of the mean square of an input dimension that is added, as rows are few."""
 
 Place = tuple[int, int]
 """A layer, and an index of `LINEARS`."""
 
 
 class Spectrum(NamedTuple):
-    """The decomposition of W L: left vectors, (O, k), falling values, (k,), and right vectors times
-    L^-1, (k, I)."""
+    """W L: left vectors, (O, k), falling values, (k,), right vectors times L^-1, (k, I)."""
 
     left: Tensor
     values: Tensor
@@ -72,8 +69,7 @@ class Spectrum(NamedTuple):
         return squares.flip(0).cumsum(0).flip(0) / len(self.left)
 
     def factors(self, rank: int) -> tuple[Tensor, Tensor]:
-        """V, (r, I), and U, (O, r), of least error; each row of one as long as its column of the
-        other, so that both learn alike."""
+        """V, (r, I), and U, (O, r): rows of one as long as columns of the other learn alike."""
         left, right = self.left[:, :rank] * self.values[:rank].float(), self.right[:rank]
         tiny = torch.finfo(left.dtype).tiny  # of a weight that is all zeros
         lengths = (left.norm(dim=0).clamp_min(tiny) / right.norm(dim=1).clamp_min(tiny)).sqrt()
@@ -125,8 +121,7 @@ def with_ranks(whole: BertArchitecture, ranks: Mapping[Place, int]) -> BertArchi
 
 
 def ranks_within(found: Mapping[Place, Spectrum], cost: Cost, target: float) -> BertArchitecture:
-    """Ranks of least added error for each saved number with which the model costs no more than the
-    target, as near to it as one rank brings it; the smallest ranks if none do."""
+    """Ranks of least error for each saved number at no more than the target; else the smallest."""
     steps = [step for at, spectrum in found.items() for step in _steps(at, spectrum)]
     steps.sort(key=itemgetter(0))
     full = BertArchitecture.full(cost.shape)
@@ -147,10 +142,9 @@ def ranks_within(found: Mapping[Place, Spectrum], cost: Cost, target: float) -> 
 
 
 def _steps(at: Place, spectrum: Spectrum) -> Iterator[tuple[float, Place, int, int]]:
-    """From the whole weight down to rank 1 along the lower hull of its errors: first to the rank of
-    the lowest rate, then one by one."""
-    # Of each the rate, the added error for each saved number, the rank, and the one that would save
-    # least in its place.
+    """From the weight down to rank 1 along the lower hull of its errors."""
+    # First to the rank of the lowest rate, then one by one. Of each the rate (the added error for
+    # each saved number), the rank, and the one that would save least in its place.
     outputs, inputs = len(spectrum.left), spectrum.right.shape[1]
     errors, both = spectrum.errors().tolist(), outputs + inputs
     most = (outputs * inputs - 1) // both
@@ -189,8 +183,7 @@ class LowRank(OneShot):
     """Weights as products of two thinner ones, of the ranks that the budget allows.
 
     The embeddings may have few bits and word pieces may leave, but weights of low rank are not
-    quantised here: export with int8, which quantises the factors.
-    """
+    quantised here: export with int8, which quantises the factors."""
 
     costs: ClassVar[frozenset[CostName]] = frozenset({"flops", "params", "bytes", "bitops"})
     searchable: ClassVar[tuple[str, ...]] = ()
@@ -198,19 +191,16 @@ class LowRank(OneShot):
     weight_bits: ClassVar[Bits] = FULL_BITS  # type: ignore[misc]
 
     def inactive(self) -> Mapping[str, str]:
-        """The budget is filled up to a rank."""
-        inactive = {"tolerance": "ranks always fill the budget R"}
-        inactive["input_bits"] = "weights of low rank are not quantised"
-        if not self.stages:
-            inactive |= dict.fromkeys(("batch_size", "precision"), "there are no stages")
-        return {**super().inactive(), **inactive}
+        return {
+            **super().inactive(),
+            "tolerance": "ranks always fill the budget R",
+            "input_bits": "weights of low rank are not quantised",
+        }
 
     def choose(self, problem: Problem, seed: int) -> BertArchitecture:
-        """Choose the ranks of least error inside the budget."""
         target = self.target_ratio * problem.budget.full
         return ranks_within(spectra(problem), problem.budget.cost, target)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
-        """Factor the weights of the problem's student."""
         student = factored(problem.student, architecture, spectra(problem))
         return to_device(student, problem.device)

@@ -2,8 +2,7 @@
 
 A unit's weights are those that cutting it removes. The mean of what they are worth lets units of
 different sizes compete: of w^2 (its root), or of what the loss is thought to change by without a
-weight, to the first or the second order:
-"""
+weight, to the first or the second order:"""
 
 #     magnitude    w^2
 #     sensitivity  |g w|            g the gradient of the task's loss on the alpha split
@@ -43,8 +42,7 @@ class MagnitudePruning(ScopedOneShot):
     "curvature", h w^2 / 2."""
     sparsity: ShareBelowOne = 0.0
     """Share of the weights left in the layers that are set to 0, those worth least. In [0, 1).
-    Nothing becomes faster or smaller by it: no engine here has a kernel for single zeros, and
-    files are written dense, so that FLOPs, parameters and bytes stay."""
+    Nothing becomes faster or smaller by it: files are dense, no engine has kernels for zeros."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,12 +63,10 @@ class MagnitudePruning(ScopedOneShot):
         return self.sparsity > 0
 
     def lr_scale(self, problem: Problem, architecture: BertArchitecture | None) -> float:
-        """The share of the FLOPs that a student lost, or of single weights if that is more."""
         return max(super().lr_scale(problem, architecture), self.sparsity)
 
     def student(self, problem: Problem, architecture: BertArchitecture, seed: int) -> Classifier:
-        """Student of the problem; with `sparsity` it is cut and its weights of least score are
-        0."""
+        """Student of the problem; with `sparsity` cut, its weights of least score 0."""
         student = super().student(problem, architecture, seed)
         if not self.sparsity:
             return student
@@ -120,8 +116,7 @@ def _gradients(problem: Problem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def means_over_units(scores: Mapping[str, Tensor], shape: BertShape) -> dict[str, Tensor]:
-    """The mean of the scores of the weights that a unit of each space takes with it, (layers,
-    *units_of) on the CPU; `scores` are those of `weight_scores`."""
+    """Mean `weight_scores` of what each unit takes with it, (layers, *units_of) on the CPU."""
     alone = {name: score[None] for name, score in scores.items()}
 
     def mean(layer: int, space: str) -> Tensor:

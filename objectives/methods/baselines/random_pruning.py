@@ -1,7 +1,6 @@
 """Random pruning: units drawn at random. What every method has to beat.
 
-With scope "layer" all layers keep the same share: the uniform architecture.
-"""
+With scope "layer" all layers keep the same share: the uniform architecture."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,16 +25,12 @@ class RandomPruning(ScopedOneShot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        alone = self.scope == "layer" and "layers" in self.spaces
-        check_ranges(
-            self, scope=(not alone, "'global' if spaces has 'layers': a layer is one unit")
-        )
+        good = self.scope == "global" or "layers" not in self.spaces
+        check_ranges(self, scope=(good, "'global' if spaces has 'layers': a layer is one unit"))
 
     def scores_of_units(self, problem: Problem, seed: int) -> dict[str, Tensor]:
         """A number for each unit, uniform in [0, 1); the same at every budget."""
         generator = torch.Generator().manual_seed(1_000_003 * seed + self.draw)
         shape = problem.shape
-        return {
-            space: torch.rand(shape.layers, *units_of(shape, space), generator=generator)
-            for space in self.spaces
-        }
+        sizes = {space: (shape.layers, *units_of(shape, space)) for space in self.spaces}
+        return {space: torch.rand(size, generator=generator) for space, size in sizes.items()}

@@ -2,8 +2,7 @@
 
 All cells share one alpha, and a second one chooses their number N. Both are drawn by Gumbel noise,
 one-hot forward and soft backward, at a temperature that falls. The weights and alpha learn on the
-same batch from
-"""
+same batch from"""
 
 #     (1 - gamma) CE(labels) + gamma mean over m <= N of CE(probe of layer m floor(L / (N + 1)))
 #         + beta (N / K) mean over edges of the share of their operation in all operations' FLOPs,
@@ -60,7 +59,6 @@ class AdaBert(CellChoice):
     """kappa: step size of alpha's Adam; 1e-4 in the paper, whose search has 18,000 steps. > 0."""
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse more cells than the teacher has layers, as each learns from one."""
         super().check_shapes(student, teacher)
         layers = teacher.num_hidden_layers
         if self.most_cells >= layers:
@@ -72,13 +70,9 @@ class AdaBert(CellChoice):
     @property
     def space(self) -> GraphSpace:
         """Up to K cells that read the last two; one edge from each state before a node."""
+        cells, names = tuple(range(self.most_cells + 1)), self.operations
         return GraphSpace(
-            nodes=self.nodes,
-            operations=self.operations,
-            edges=0,
-            inputs=2,
-            output="all",
-            cells=tuple(range(self.most_cells + 1)),
+            nodes=self.nodes, operations=names, edges=0, inputs=2, output="all", cells=cells
         )
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
@@ -114,21 +108,17 @@ class AdaBert(CellChoice):
 
         curve = self._train(problem, net, loss, self.search_epochs, "search", seed, progress)
         last = soft.temperature(1.0)
-        numbers = {
-            place: (logits / last).softmax(-1).tolist() for place, logits in soft.alpha.items()
-        }
+        numbers = {place: (a / last).softmax(-1).tolist() for place, a in soft.alpha.items()}
         choices = self.derived(self.space.weights(numbers))
         return ChosenCell(net.genotype(choices), curve, net.extract(choices))
 
     def derived(self, weights: EdgeWeights) -> Mapping[str, Choice]:
-        """The two edges of each node whose best operation weighs most, and the number of cells; the
-        weights are over the choices of each of `space.all_places`."""
+        """The two edges of each node whose best operation weighs most, and the number of cells."""
         choices, cells = heaviest(self.space, weights, _KEPT, never=()), weights["cells"]
         return {**choices, "cells": max(range(len(cells)), key=cells.__getitem__)}
 
     def _efficiency(self, net: SuperNet, weights: Mapping[str, Tensor], problem: Problem) -> Tensor:
-        """L_E: the number of cells over K, times the mean over edges of what their operation has of
-        the FLOPs of all operations together: a scalar, in [0, 1]."""
+        """L_E, the last term at the top of this file without beta: a scalar, in [0, 1]."""
         flops = net.costs(problem.seq_len)
         total = sum(flops[name] for name in self.operations if name != NONE) or 1
         shares = torch.tensor([0.0 if n == NONE else flops[n] / total for n in self.operations])
@@ -152,15 +142,13 @@ def probes_of(problem: Problem, progress: Progress) -> Tensor:
             trace = teacher_trace(problem, batch, torch.float32, with_scores=False)
             firsts.append(torch.stack([state[0, :, 0].float() for state in trace.hidden], 1))
             rows.append(batch.rows)
-        order = torch.cat(rows).argsort()
-        return least_squares(torch.cat(firsts)[order], problem.teacher_logits)
+        return least_squares(torch.cat(firsts)[torch.cat(rows).argsort()], problem.teacher_logits)
 
     return problem.once("probes", make)
 
 
 def least_squares(features_BLD: Tensor, wanted_BC: Tensor) -> Tensor:
-    """The linear maps of each layer's features, with a constant, that are nearest to what is
-    wanted, applied to these features: (B, L, C)."""
+    """Answers to features by the nearest linear map of each layer, with a constant: (B, L, C)."""
     middle, spread = features_BLD.mean(0), features_BLD.std(0).clamp_min(1e-6)
     known_LBD = ((features_BLD - middle) / spread).transpose(0, 1)
     known_LBD = torch.cat([known_LBD, torch.ones_like(known_LBD[..., :1])], -1)

@@ -54,7 +54,6 @@ from objectives.training.scoring import all_alpha, answer_score
 from objectives.training.teacher_states import keep_states
 
 KINDS = ("attention", "convolution")
-"""Kinds of layers."""
 _TRANSFORM = ".transform"
 _ALL_INPUTS = "add(add(K,P),add(Q,V))"
 
@@ -65,7 +64,6 @@ class Layers(NamedTuple):
     operations: tuple[str, ...]
     """Operation of each layer: a formula, or a name such as "light9"."""
     choices: dict[str, Any]
-    """Choices that act in these layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,41 +77,33 @@ class LayerSpace:
 
     layers: int
     positions: int
-    """Positions of each formula."""
 
     @property
     def uniform(self) -> dict[str, tuple[Any, ...]]:
         """Places that priority does not rank: kinds of layers, and operands."""
-        kinds = {f"layers[{layer}].kind": KINDS for layer in self._layers}
+        kinds = {f"layers[{layer}].kind": KINDS for layer in range(self.layers)}
         return kinds | {
-            f"layers[{layer}].positions[{number}].inputs[{operand}]": (
-                *range(len(INPUTS) + number),
-            )
-            for layer in self._layers
-            for number in range(self.positions)
+            f"layers[{layer}].positions[{n}].inputs[{operand}]": tuple(range(len(INPUTS) + n))
+            for layer in range(self.layers)
+            for n in range(self.positions)
             for operand in range(2)
         }
 
     @property
     def guided(self) -> dict[str, tuple[Any, ...]]:
         """Places that priority ranks: kernels and functions."""
-        kernels = {f"layers[{layer}].kernel": LIGHT_KERNELS for layer in self._layers}
+        kernels = {f"layers[{layer}].kernel": LIGHT_KERNELS for layer in range(self.layers)}
         return kernels | {
             f"layers[{layer}].positions[{number}].function": (IDENTITY, *OPERANDS)
-            for layer in self._layers
+            for layer in range(self.layers)
             for number in range(self.positions)
         }
 
-    @property
-    def _layers(self) -> range:
-        return range(self.layers)
-
     def read(self, choices: Mapping[str, Any]) -> Layers | None:
-        """The layers of one choice of each place that acts; None where a function has no value, a
-        result is not n x d, or a formula uses less than two inputs."""
+        """The layers of some choices; None where one is illegal, or uses less than two inputs."""
         acting: dict[str, Any] = {}
         layers: list[str] = []
-        for layer in self._layers:
+        for layer in range(self.layers):
             operation = self._layer(f"layers[{layer}]", choices, acting)
             if operation is None:
                 return None
@@ -125,7 +115,7 @@ class LayerSpace:
         acting: dict[str, Any] = {}
         layers: list[str] = []
         places = {**self.uniform, **self.guided}
-        for layer in self._layers:
+        for layer in range(self.layers):
             kind, operation = {f"layers[{layer}].kind": random.choice(KINDS)}, None
             while operation is None:
                 acting_here: dict[str, Any] = {}
@@ -175,8 +165,7 @@ def _kind(operation: str) -> str:
 
 
 class BiBranchNet(nn.Module):
-    """All models of some layers: each layer has an attention, whose linear maps all formulas share,
-    and a light convolution of the largest kernel."""
+    """All models of some layers, each an attention that formulas share and a light convolution."""
 
     # A smaller kernel is the middle of the largest, times a square matrix of its own, which begins
     # as the identity. A candidate trains a copy of the weights that it uses; what it changed is
@@ -186,15 +175,10 @@ class BiBranchNet(nn.Module):
         """`plain` is a model without blocks: words, classifier and sizes are its own."""
         super().__init__()
         self.plain, width = plain, plain.config.hidden_size
-        wholes = [(_ALL_INPUTS, f"light{LIGHT_KERNELS[-1]}")] * layers
-        every = [
-            ("positions",),
-            *chain.from_iterable((branches, ("feed_forward",)) for branches in wholes),
-        ]
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict({_kind(name): CellBlock(width, name) for name in names})
-            for names in every
-        )
+        branches = (_ALL_INPUTS, f"light{LIGHT_KERNELS[-1]}")
+        every = [("positions",), *[branches, ("feed_forward",)] * layers]
+        blocks = [{_kind(name): CellBlock(width, name) for name in names} for names in every]
+        self.blocks = nn.ModuleList(map(nn.ModuleDict, blocks))
         self.transforms = nn.ModuleList(
             nn.ParameterDict({str(kernel): torch.eye(kernel) for kernel in LIGHT_KERNELS[:-1]})
             for _ in every
@@ -213,12 +197,9 @@ class BiBranchNet(nn.Module):
         return model
 
     def path(self, layers: Sequence[str]) -> dict[str, Tensor]:
-        """The weights that some layers use, as views: the model's by its names, `transforms`,
-        `fits`."""
+        """The weights that some layers use, as views: the model's by its names, and others'."""
         model, names = self.model(layers), operations_of(layers)
-        views: dict[str, Tensor] = {
-            f"fits.{name}": weight for name, weight in self.fits.named_parameters()
-        }
+        views: dict[str, Tensor] = {f"fits.{n}": w for n, w in self.fits.named_parameters()}
         for name, weight in model.named_parameters():
             if not name.startswith("blocks."):
                 views |= {name: weight} if weight.requires_grad else {}
@@ -234,9 +215,7 @@ class BiBranchNet(nn.Module):
 
     def take(self, layers: Sequence[str]) -> "Student":
         """Some layers with copies of the weights that they use."""
-        copies = {
-            n: view.detach().clone().requires_grad_() for n, view in self.path(layers).items()
-        }
+        copies = {n: w.detach().clone().requires_grad_() for n, w in self.path(layers).items()}
         return Student(tuple(layers), self.model(layers), copies)
 
     @torch.no_grad()
@@ -267,9 +246,7 @@ class Student:
     def __call__(self, inputs: Mapping[str, Tensor]) -> SequenceClassifierOutput:
         """Run the model; the answer has its hidden states."""
         kwargs = {**inputs, "output_hidden_states": True}
-        answer: SequenceClassifierOutput = functional_call(
-            self.model, self.of_model(), kwargs=kwargs
-        )
+        answer: SequenceClassifierOutput = functional_call(self.model, self.of_model(), (), kwargs)
         return answer
 
     def of_model(self) -> dict[str, Tensor]:
@@ -297,8 +274,7 @@ class AutoBertZero(CellChoice):
     positions: PositiveInt = 8
     """At most this many functions of a formula. >= 1."""
     candidates: PositiveInt = 60
-    """Trained and scored, each with an equal share of the search's steps; the first quarter is
-    drawn at random. >= 1."""
+    """Candidates, all trained for as many steps; the first quarter is drawn at random. >= 1."""
     parents: PositiveInt = 5
     """K: the best candidates, each of which has a child in a round. >= 1."""
     hidden_weight: NonNegativeFloat = 1.0
@@ -329,9 +305,7 @@ class AutoBertZero(CellChoice):
     def _strategy(self, seed: int, scores: Container[tuple[str, ...]]) -> OperationPriority:
         """Strategy that proposes children: legal ones whose operations have no score."""
         uniform, guided = self.layer_space.uniform, self.layer_space.guided
-        settings = PrioritySettings(
-            initial=self._drawn, parents=self.parents, uniform=tuple(uniform)
-        )
+        settings = PrioritySettings(initial=self._drawn, parents=self.parents, uniform=(*uniform,))
 
         def accepts(child: Candidate) -> bool:
             layers = self.layer_space.read(child)
@@ -340,8 +314,7 @@ class AutoBertZero(CellChoice):
         return OperationPriority({**uniform, **guided}, seed, settings, accepts)
 
     def _proposed(self, strategy: OperationPriority, random: Random) -> Layers:
-        """The next candidate: drawn at random while there are few, or where a child
-        is illegal after many tries."""
+        """The next candidate: drawn at random while there are few, or where a child is illegal."""
         children = strategy.propose(1) if len(strategy.learned) >= self._drawn else []
         legal = [self.layer_space.read(child) for child in children]
         if child := next(filter(None, legal), None):
@@ -380,11 +353,9 @@ class AutoBertZero(CellChoice):
             for _, candidate in sorted(mature, key=itemgetter(0)):
                 net.write_back(candidate)
         best = max(scores, key=scores.__getitem__)
-        return ChosenCell(
-            replace(self.base, operations=operations_of(best)),
-            curve_of("search", losses or failed),
-            net.extract(best) if self.inherit else None,
-        )
+        genotype = replace(self.base, operations=operations_of(best))
+        curve = curve_of("search", losses or failed)
+        return ChosenCell(genotype, curve, net.extract(best) if self.inherit else None)
 
     def _trained(
         self, candidate: Student, steps: range, problem: Problem, seed: int, progress: Progress

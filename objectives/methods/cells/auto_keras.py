@@ -2,8 +2,7 @@
 
 The first cell has no operation. Each further one is a morph, or a morph of morphs, of a trained
 one: deeper, wider, or with a skip. It begins with that one's weights and answers, is trained on,
-and is scored on alpha. A Gaussian process over edit distances says which is next.
-"""
+and is scored on alpha. A Gaussian process over edit distances says which is next."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,8 +40,7 @@ from objectives.training.scoring import all_alpha, answer_score
 
 
 def edit_distance(one: Graph, other: Graph) -> float:
-    """d = d_layers + d_edges of two cells (the paper's lambda is 1); symmetric, and 0 where they
-    are one model alone."""
+    """d = d_layers + d_edges of two cells (the paper's lambda is 1); 0 where they are one model."""
     layers, edges = zip(*map(_described, (one, other)), strict=True)
     return _aligned(*layers) + _matched(*edges)
 
@@ -81,15 +79,11 @@ def _aligned(one: list[str], other: list[str]) -> float:
 
 def _matched(one: list[tuple[int, int, str]], other: list[tuple[int, int, str]]) -> float:
     """The lowest cost of a matching of edges, each of which that has no other costs 1."""
-    costs = np.array(
-        [
-            [
-                1.0 if kind != k else (abs(u - v) + abs(d - e)) / (max(u, v) + max(d, e))
-                for v, e, k in other
-            ]
-            for u, d, kind in one
-        ]
-    ).reshape(len(one), len(other))
+    costs = np.ones((len(one), len(other)))
+    for i, (u, d, kind) in enumerate(one):
+        for j, (v, e, k) in enumerate(other):
+            if kind == k:
+                costs[i, j] = (abs(u - v) + abs(d - e)) / (max(u, v) + max(d, e))
     rows, columns = linear_sum_assignment(costs)
     return float(costs[rows, columns].sum()) + abs(len(one) - len(other))
 
@@ -162,9 +156,7 @@ def inherit(
         _double(child, parent)
         return
     names = [enumerate(node.operations) for node in morph.graph.nodes]
-    edges = [
-        (n, e) for n, operations in enumerate(names) for e, name in operations if name != IDENTITY
-    ]
+    edges = [(n, e) for n, row in enumerate(names) for e, name in row if name != IDENTITY]
     inherited = dict(zip((edge for edge in edges if edge != morph.new), parent.blocks, strict=True))
     sources = [source for source in morph.graph.with_sources()[1] if source in edges]
     for block, source in zip(child.blocks, sources, strict=True):
@@ -269,11 +261,7 @@ class AutoKeras(Aimed):
             curve += losses
             trained[candidate["cell"]] = student
             tree.learn([(candidate, self._score(student, problem))])
-        left = [
-            (score, candidate["cell"])
-            for candidate, score in tree.learned
-            if candidate["cell"] in trained
-        ]
+        left = [(score, c["cell"]) for c, score in tree.learned if c["cell"] in trained]
         if not left:
             return ChosenCell(self.base, failed)
         _, cell = max(left, key=itemgetter(0))

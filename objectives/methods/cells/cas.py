@@ -39,8 +39,7 @@ from objectives.text.data import Batch
 
 
 def by_inputs(module: nn.Module, weight: Tensor) -> Tensor:
-    """A weight of a module as matrices (G, O, I): what its O outputs read of I inputs, in each of
-    the G groups of a convolution, whose inputs are those of a window. A vector as it is."""
+    """A weight as matrices (groups, outputs, inputs), inputs those of a window; or as a vector."""
     if weight.ndim == 1:
         return weight
     if isinstance(module, nn.Embedding):  # it reads one-hot rows
@@ -55,8 +54,7 @@ def block_sparsity(change: Tensor) -> Tensor:
 
 
 def orthogonality(change: Tensor, reference: Tensor) -> Tensor:
-    """|| psi theta_ref^T ||_F of both as `by_inputs` has them: a scalar, 0 where the change reads
-    nothing that the reference reads."""
+    """|| psi theta_ref^T ||_F, 0 where the change reads nothing that the reference reads."""
     read: Tensor = vector_norm(change * reference if change.ndim == 1 else change @ reference.mT)
     return read
 
@@ -65,8 +63,7 @@ class Anchor:
     """Weights that are to stay near what they are now, or before the first task near 0."""
 
     def __init__(self, parts: nn.Module, learnt: Collection[Tensor]):
-        """`parts` are about to learn; of their weights those that earlier tasks have `learnt` are
-        held, or all where there are none."""
+        """Hold those weights of `parts` that tasks have `learnt`, or all before the first task."""
         self._held = [
             (module, weight, by_inputs(module, weight.detach().clone() * bool(learnt)))
             for module in parts.modules()

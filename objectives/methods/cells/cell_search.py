@@ -2,10 +2,8 @@
 
 # A trial is one genotype: `Study.space` names its places ("operations[0]", "nodes[2].inputs[1]",
 # "width"), and the outer study's sampler is the strategy. What the student has of the teacher is
-# the embeddings of its words, frozen, in as few dimensions as it is wide: the map begins with the
-# principal components and learns; in the end embeddings and map are one table, so that the map
-# costs nothing (AdaBERT, Chen et al. 2020, takes the embeddings, too). The loss is that of the
-# logits and, if asked, of hidden states.
+# the embeddings of its words, frozen, and a map of these that learns; in the end both are one
+# table, so that the map costs nothing (AdaBERT, Chen et al. 2020, takes the embeddings, too).
 
 from array import array
 from collections.abc import Iterator, Sequence, Set
@@ -44,8 +42,7 @@ _DRAWN = 0.3
 
 
 def with_noised(problem: Problem, copies: int, seed: int, progress: Progress) -> Problem:
-    """The problem with this many copies of each row of train after these rows, and the teacher's
-    answers to them, which are made once for a run."""
+    """The problem with copies of each train row after these rows, and the teacher's answers."""
     if not copies:
         return problem
 
@@ -53,21 +50,13 @@ def with_noised(problem: Problem, copies: int, seed: int, progress: Progress) ->
         train = problem.train
         split = noised(train, copies, seed, {*problem.vocabulary.tokenizer.all_special_ids})
         session = Session(cache=problem.cache, device=problem.device, progress=progress)
+        role, engine = "noised rows", problem.teacher_engine
         problem.cache.mkdir(parents=True, exist_ok=True)
         with kernel_lock(problem.cache / "noised.lock"):  # one worker asks, the others wait
-            logits = kept_logits(
-                problem.teacher,
-                split,
-                session=session,
-                role="noised rows",
-                engine=problem.teacher_engine,
-            )
-        both = replace(
-            train,
-            input_ids=train.input_ids + split.input_ids,
-            token_type_ids=train.token_type_ids + split.token_type_ids,
-            labels=np.concatenate([train.labels, split.answered(logits).labels]),
-        )
+            logits = kept_logits(problem.teacher, split, session=session, role=role, engine=engine)
+        ids, types = train.input_ids + split.input_ids, train.token_type_ids + split.token_type_ids
+        labels = np.concatenate([train.labels, split.answered(logits).labels])
+        both = replace(train, input_ids=ids, token_type_ids=types, labels=labels)
         answers = torch.cat([problem.teacher_logits, logits.to(problem.device)])
         return replace(problem, train=both, teacher_logits=answers)
 
@@ -86,12 +75,8 @@ def noised(split: Split, copies: int, seed: int, special: Set[int]) -> Split:
         copy = tokens.copy()
         copy[drawn] = generator.choice(tokens[is_word], drawn.sum())
         rows += [array("i", row.tolist()) for row in np.split(copy, ends)]
-    return replace(
-        split,
-        input_ids=rows,
-        token_type_ids=split.token_type_ids * copies,
-        labels=no_labels(len(rows), split.labels),
-    )
+    types, labels = split.token_type_ids * copies, no_labels(len(rows), split.labels)
+    return replace(split, input_ids=rows, token_type_ids=types, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,25 +87,21 @@ class CellSearch(CellMethod):
     """Operations of the blocks, in their order: names in `students.cells.operations.OPERATIONS`, or
     "none", where there is no block. A knob "operations[0]" is one of them."""
     nodes: tuple[Node, ...] = ()
-    """In place of a row of blocks any graph: each node does an operation on each of its inputs,
-    which are 0, the words, and the nodes before it, from 1; what nobody reads is what the
-    classifier gets. Knobs are "nodes[2].operations[0]", "nodes[2].inputs[0]" and
-    "nodes[2].combination"."""
+    """In place of a row of blocks any graph: each node does an operation on each of its inputs, 0,
+    the words, or nodes before it, from 1; what nobody reads goes to the classifier. Knobs are
+    "nodes[2].operations[0]", "nodes[2].inputs[0]" and "nodes[2].combination"."""
     pooling: tuple[str, ...] = ("mean", "max")
     """Pooling over tokens that the classifier reads: some of "mean", "max" and "min"."""
     bigrams: int = 0
-    """Rows of a table that is added to the words, one for each pair of neighbours, by a hash of
-    them. It costs bytes and no FLOPs. 0: none."""
+    """Rows of a table, added to the words, of hashed pairs of neighbours. No FLOPs. 0: none."""
     recurrent: bool = False
-    """Apply the blocks or the graph token by token, to a gated mean of the token and of what they
-    gave of the token before. All operations must then be in `operations.POSITION_WISE`, "identity"
-    or "none"."""
+    """Apply the blocks or the graph token by token, to a gated mean of the token and the last
+    output. All operations must then be in `operations.POSITION_WISE`, "identity" or "none"."""
     epochs: float = 8
     """Passes over the train split. > 0, or 0 with `shared`."""
     noised: NonNegativeInt = 0
-    """Copies of each train row with 30% of its tokens drawn again, which the teacher answers and a
-    pass reads, too: for topics and moods; for grammar they do harm. >= 0; above 0 the teacher must
-    be a BERT."""
+    """Copies of each train row with 30% of its tokens drawn again, which the teacher, a BERT,
+    answers and a pass reads, too: for topics and moods; for grammar they do harm. >= 0."""
     hidden_weight: float = 0.0
     """Weight of the hidden states beside the logits: each block learns, through a map of its own,
     what the teacher's layer at its depth says. 1 helps four blocks, two hardly. >= 0; 0 where
@@ -160,13 +141,10 @@ class CellSearch(CellMethod):
 
     def canonical(self) -> Self:
         """The genotype's own spelling of the graph."""
-        genotype = self.genotype
-        return replace(
-            self, operations=genotype.operations, nodes=genotype.nodes, pooling=genotype.pooling
-        )
+        cell = self.genotype
+        return replace(self, operations=cell.operations, nodes=cell.nodes, pooling=cell.pooling)
 
     def inactive(self) -> dict[str, str]:
-        """Where there are nodes, the blocks; without a training of its own, what it goes by."""
         blocks = [f"operations[{number}]" for number in range(len(self.operations))]
         inactive = dict.fromkeys(blocks, "nodes are given") if self.nodes else {}
         if not self.epochs:
@@ -175,7 +153,6 @@ class CellSearch(CellMethod):
         return inactive
 
     def scale_epochs(self, share: float) -> Self:
-        """With this share of the epochs, of the shared training too."""
         shared = self.shared and replace(self.shared, epochs=self.shared.epochs * share)
         return replace(self, epochs=self.epochs * share, shared=shared)
 
@@ -216,9 +193,7 @@ class CellSearch(CellMethod):
             if member.epochs:
                 curve += member._learnt(student, fits, problem, seed, progress)
             model = finished(student)
-            yield not_finite(slot, curve) or SearchResult(
-                slot=slot, architecture=genotype, model=model, curve=curve
-            )
+            yield not_finite(slot, curve) or SearchResult(slot, genotype, model, curve)
 
     def _learnt(
         self,

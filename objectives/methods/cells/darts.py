@@ -2,8 +2,7 @@
 
 alpha holds the weights of each edge and learns with the super-net's weights, each on rows of its
 own. Of each node the edges stay whose best operation weighs most, each with that operation; then
-the cell is trained again.
-"""
+the cell is trained again."""
 
 from dataclasses import dataclass, replace
 
@@ -19,8 +18,7 @@ class Darts(SoftSearch):
     """Search by gradient with a softmax for each edge, of first or second order."""
 
     cells: int = 1
-    """Cells, all alike, that follow one another; with two or more each reads the last two. >= 1; 1
-    where they are recurrent."""
+    """Equal cells in a row; of two or more each reads the last two. >= 1; 1 if recurrent."""
     edges: PositiveInt | None = None
     """Edges that each node keeps; None: 2 as in the paper, 1 in a recurrent cell. >= 1."""
 
@@ -32,13 +30,9 @@ class Darts(SoftSearch):
     @property
     def space(self) -> GraphSpace:
         """The space with an edge from each state before a node."""
+        read, cells = min(2, self.cells), (self.cells,)
         return GraphSpace(
-            nodes=self.nodes,
-            operations=self.names,
-            edges=0,
-            inputs=min(2, self.cells),
-            output="all",
-            cells=(self.cells,),
+            nodes=self.nodes, operations=self.names, edges=0, inputs=read, output="all", cells=cells
         )
 
     @property

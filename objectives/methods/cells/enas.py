@@ -1,7 +1,5 @@
 """ENAS (Pham et al. 2018): a controller draws cells, and all of them share one super-net."""
 
-# The cell that it finds is trained again.
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -26,9 +24,8 @@ from objectives.training.scoring import all_alpha, best_of
 
 # After each pass over train, in which each step trains a cell of its own draw, the controller
 # learns by REINFORCE from the scores of cells that it draws, each on one batch of alpha. In the
-# end it draws candidates, all are scored on the same rows, and the best is chosen. With several
-# tasks (MAS) each has a head of its own on the shared weights; a loss and a score are means over
-# the tasks.
+# end it draws candidates, all are scored on the same rows, and the best is trained again. With
+# several tasks (MAS) each has a head of its own; a loss and a score are means over the tasks.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,6 @@ class Enas(Aimed):
         return GraphSpace(nodes=self.nodes, operations=self.names, edges=edges)
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
-        """Choose by the controller, for the task and those beside it together."""
         net = self._super_net(problem, seed)
         nets = self._with_heads(net, problem, seed)
         choices, curve = self._drawn(nets, (problem, *problem.beside), seed, progress)
@@ -71,12 +67,10 @@ class Enas(Aimed):
     def _drawn(
         self, nets: Sequence[SuperNet], tasks: Sequence[Problem], seed: int, progress: Progress
     ) -> tuple[Mapping[str, Any], list[CurvePoint]]:
-        """Train super-nets of shared weights, one a task, and let the controller choose a cell; it
-        learns as often as there are passes over the first task, but at least once."""
+        """Train super-nets of shared weights, one a task, and let the controller choose a cell."""
         first = tasks[0]
-        settings = ControllerSettings(
-            learning_rate=self.grad_rescale, entropy_weight=self.entropy_weight
-        )
+        rate, bonus = self.grad_rescale, self.entropy_weight
+        settings = ControllerSettings(learning_rate=rate, entropy_weight=bonus)
         controller = Controller(self.space.places, seed, settings)
         steps = steps_of(first, self.search_epochs, self.batch_size)
         rounds = max(1, round(self.search_epochs))

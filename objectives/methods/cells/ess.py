@@ -1,7 +1,6 @@
 """ESS (Li et al. 2020), as far as it is known: a recurrent cell, and what it reads of the past.
 
-A recurrent cell of DARTS makes a new state of the last state and the token. Here it makes it of
-"""
+A recurrent cell of DARTS makes a new state of the last state and the token. Here it makes it of"""
 
 #     a(last state) b(mean of the last m tokens)   and   c(token) d(mean of the last m states),
 #
@@ -34,13 +33,10 @@ class Ess(SoftSearch):
     @property
     def space(self) -> GraphSpace:
         """The space with an edge from each state before a node, and four reads."""
+        names, window = self.names, self.window
+        reads = tuple(dict.fromkeys((IDENTITY, NONE, *names)))
         return GraphSpace(
-            nodes=self.nodes,
-            operations=self.names,
-            edges=0,
-            output="all",
-            reads=tuple(dict.fromkeys((IDENTITY, NONE, *self.names))),
-            window=self.window,
+            nodes=self.nodes, operations=names, edges=0, output="all", reads=reads, window=window
         )
 
     @property

@@ -51,12 +51,10 @@ Train = TypeVar("Train", bound=Callable[[int], float])
 
 
 class Judged(NamedTuple):
-    """How far a candidate came."""
+    """How far a candidate came: its fitness after its last increment, and their number."""
 
     fitness: float
-    """After its last increment."""
     increments: int
-    """How many it was trained for."""
 
 
 class Hurdles:
@@ -124,8 +122,7 @@ class EvolvedTransformer(Aimed):
     most_cells: PositiveInt = 2
     """At most this many cells, all alike, follow one another. >= 1."""
     increments: tuple[float, ...] = (1.0, 1.0, 2.0)
-    """Parts of a candidate's training, before the first hurdle and after each: 60,000, 60,000 and
-    120,000 steps in the paper. > 0 each."""
+    """Parts of a candidate's training, between the hurdles; the paper's by default. > 0 each."""
     reading: Literal["dynamic", "static"] = "dynamic"
     """Hurdles for later candidates, as in the paper; or all candidates are drawn at random and
     trained together, and the mean of those that are left is their hurdle."""
@@ -140,8 +137,7 @@ class EvolvedTransformer(Aimed):
     mutation: PositiveShare = 0.025
     """Probability in (0, 1] that a place of a child is drawn again."""
     finalists: PositiveInt = 3
-    """Candidates of the best scores that are trained through all increments in the end; 20 in the
-    paper. >= 1."""
+    """Best candidates, which go through all increments in the end; 20 in the paper. >= 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,7 +163,6 @@ class EvolvedTransformer(Aimed):
         )
 
     def inactive(self) -> dict[str, str]:
-        """Name the settings of evolution where there is none."""
         evolving = ("every", "population", "sample", "mutation")
         static = dict.fromkeys(evolving, "reading is static") if self.reading == "static" else {}
         return super().inactive() | static
@@ -235,7 +230,6 @@ class _Candidate:
     training: Iterator[Tensor]
     score: Callable[[], float]
     losses: list[Tensor] = field(default_factory=list)
-    """Losses of all its steps so far."""
 
     def __call__(self, steps: int) -> float:
         """Train it for this many more steps, or for those that are left; gives its score then."""

@@ -1,8 +1,7 @@
 """I-DARTS (Jiang et al. 2019): one softmax over all that may enter a node.
 
 All pairs of a predecessor and an operation compete for a node, where in DARTS only the operations
-of one edge do. The n pairs of a node that weigh most stay: two of them may share a predecessor.
-"""
+of one edge do. The n pairs of a node that weigh most stay: two of them may share a predecessor."""
 
 from dataclasses import dataclass, replace
 

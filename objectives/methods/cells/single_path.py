@@ -2,8 +2,7 @@
 
 The cells of the training are drawn uniformly at random, so that the super-net knows nothing of the
 search: all trials of a run share it, and it goes on after a kill. The search scores cells on alpha
-with the weights of the super-net. The paper's strategy is evolution; random is the bar for it.
-"""
+with the weights of the super-net. The paper's strategy is evolution; random is the bar for it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,8 +30,7 @@ def strategy_of(name: Searcher, places: Places, seed: int, candidates: int) -> S
         sample = max(1, population // 4)
         return Evolution(places, seed, EvolutionSettings(population=population, sample=sample))
     if name == "priority":
-        settings = PrioritySettings(initial=max(1, candidates // 4))
-        return OperationPriority(places, seed, settings)
+        return OperationPriority(places, seed, PrioritySettings(initial=max(1, candidates // 4)))
     return Uniform(places, seed)
 
 
@@ -43,8 +41,7 @@ class SinglePath(Aimed):
     usual: ClassVar[tuple[str, ...]] = (IDENTITY, "conv3", "conv5", "conv7", "attention", "max3")
 
     strategy: Searcher = "evolution"
-    """Who proposes: draws at random, evolution by tournament, or the operations that did well at a
-    place, with an upper confidence bound ("priority")."""
+    """Who proposes: draws at random, evolution by tournament, or upper bounds ("priority")."""
     candidates: PositiveInt = 200
     """Cells that are scored. >= 1."""
     inherit: bool = False
@@ -65,7 +62,6 @@ class SinglePath(Aimed):
         return SharedCells(space=self.space, epochs=self.search_epochs, batch_size=self.batch_size)
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
-        """Choose the best of the cells that the strategy proposes."""
         net, curve = shared_net(self.shared, self.base, problem, progress, seed=seed)
         strategy = strategy_of(self.strategy, self.space.places, seed, self.candidates)
         rows = all_alpha(problem)
@@ -79,5 +75,4 @@ class SinglePath(Aimed):
                 yield trained, score
 
         best = best_of(searched(), self.candidates, progress)
-        student = net.extract(best) if self.inherit else None
-        return ChosenCell(net.genotype(best), curve, student)
+        return ChosenCell(net.genotype(best), curve, net.extract(best) if self.inherit else None)

@@ -3,10 +3,7 @@
 # The first trial trains one student at many sizes (`training.py`), along the order of the
 # scores of its units; it is kept for the run. A trial begins with the units of highest score that
 # meet R, searches by gradient how many units each layer keeps (`ordered_masks.py`), cuts, and is
-# scored. With `stages` it is distilled further on its own.
-#
-# It is made for fronts of many trials: docs/elastic.md says where it pays, and where a training for
-# each is still nearer to the teacher.
+# scored. With `stages` it is distilled further on its own. Where that pays: docs/elastic.md.
 
 import copy
 import math
@@ -101,9 +98,8 @@ class ElasticSearch(StagedMethod):
     """Share m of the layers that a trial keeps, one of `depths` or 1: layer floor(i / m) for each
     i < round(m layers). An R above what these hold cannot be met."""
     trained_bits: tuple[int, ...] = ()
-    """Bits in which a size of a step computes, drawn with it (32, 8, 4, 2 or 1) for weights and
-    embeddings, so that trials of few `weight_bits` are trained for these; inputs of few have 8.
-    Empty: float32."""
+    """Bits drawn with a size of a step (32, 8, 4, 2 or 1) for weights and embeddings, as trials of
+    few `weight_bits` are then trained for these; inputs of few have 8. Empty: float32."""
     stages: tuple[Stage, ...] = ()
     """Stages of each trial after it is cut; none by default, as it is trained already."""
 
@@ -111,14 +107,11 @@ class ElasticSearch(StagedMethod):
         super().__post_init__()
         shares_rise = all(a < b for a, b in pairwise((0, *self.shares, 1 + 1e-9)))
         depths_rise = all(a < b for a, b in pairwise((0, *self.depths, 1)))
-        depths_have_widths = bool(self.shares or not self.depths)
+        good = depths_rise and bool(self.shares or not self.depths)
         check_ranges(
             self,
             shares=(shares_rise, "shares in (0, 1], rising"),
-            depths=(
-                depths_rise and depths_have_widths,
-                "shares in (0, 1), rising; and none without `shares`",
-            ),
+            depths=(good, "shares in (0, 1), rising; and none without `shares`"),
             depth=(self.depth in (*self.depths, 1), "1 or one of `depths`"),
             trained_bits=among(self.trained_bits, WEIGHT_BITS),
         )
@@ -146,17 +139,15 @@ class ElasticSearch(StagedMethod):
 
         As there: heads and neurons in the order of their importance, the widths 1/4, 1/2, 3/4 and 1
         of all layers in each step, the logits' loss and a tenth of the hidden states', 3 epochs at
-        a rate of 2e-5. Then as many of the depths 1/2, 3/4 and 1 at each width, with all of the
-        hidden states' loss, taught by the student of the first phase at the same width (its code
-        takes the whole one). `depths=()` leaves this phase out. `depth` and `target_ratio` are the
-        knobs of a trial.
+        a rate of 2e-5. Then as many of the depths 1/2, 3/4 and 1 at each width, unless `depths=()`,
+        with all of the hidden states' loss, taught by the student of the first phase at the same
+        width (its code takes the whole one). Tune `depth` and `target_ratio`.
 
-        Other than there: units are ordered by the Fisher information of the answers on the `alpha`
-        split, not by gradients on the labels of the dev set (which its code adds up over batches
-        without zeroing them). Each model of a step has rows of its own: in 3 epochs a width sees
-        3/4 of the rows, then each depth at a width 1/4. The loss of the hidden states is that
-        of the cut layers, without the embeddings'. No dropout, no clipping; embeddings are frozen.
-        There is no data augmentation (see `Study.augmentation`) and no last fine-tuning on labels.
+        Other than there: units are ordered by Fisher information on the `alpha` split, not by
+        gradients on labels of the dev set. Each model of a step has rows of its own: in 3 epochs a
+        width sees 3/4 of the rows, then each depth at a width 1/4. The loss of the hidden states
+        has no embeddings', which are frozen. No dropout, no clipping, no augmentation (see
+        `Study.augmentation`), no last fine-tuning on labels.
 
         Args:
             **changes: other fields, such as target_ratio=0.25.
@@ -170,7 +161,6 @@ class ElasticSearch(StagedMethod):
         return cls(**{**widths, "depths": (0.5, 0.75), "deepen": deepen, **changes})
 
     def scale_epochs(self, share: float) -> Self:
-        """With this share of the epochs of the training of all, too."""
         elastic, deepen = (
             replace(stage, epochs=stage.epochs * share) for stage in (self.elastic, self.deepen)
         )
@@ -178,7 +168,6 @@ class ElasticSearch(StagedMethod):
         return replace(shorter, elastic=elastic, deepen=deepen)
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """The losses can compare the student with the teacher, and it is as wide as is asked."""
         super().check_shapes(student, teacher)
         shape = shape_of(student)
         check_comparable(self.elastic.loss, student, teacher)
@@ -196,7 +185,6 @@ class ElasticSearch(StagedMethod):
                 )
 
     def inactive(self) -> Mapping[str, str]:
-        """Where widths are given, what would choose them."""
         inactive = dict(super().inactive())
         if self.shares:
             of_path = ("cost_power", "sizes", "smallest", "search_steps")
@@ -251,17 +239,10 @@ class ElasticSearch(StagedMethod):
                 member.within_budget(masks.scores(index), problem, threshold=0.0)
                 for index, member in enumerate(members)
             ]
+        pairs, alpha = zip(members, chosen, strict=True), Chosen(chosen)
+        students = [member._weights_for(problem, shared.model, units) for member, units in pairs]
         yield from staged_search(
-            members,
-            problem,
-            Chosen(chosen),
-            seed=seed,
-            progress=progress,
-            students=[
-                member._weights_for(problem, shared.model, units)
-                for member, units in zip(members, chosen, strict=True)
-            ],
-            curves=curves,
+            members, problem, alpha, seed=seed, progress=progress, students=students, curves=curves
         )
 
     def _shared(
@@ -271,13 +252,8 @@ class ElasticSearch(StagedMethod):
         dtype = matmul_dtype(self.precision, problem.device)
         decide = ["spaces", "batch_size", "sizes", "smallest", "cost_power", "shares"]
         decide += ["trained_bits"] if self.trained_bits else []
-        ingredients = {
-            **{name: getattr(self, name) for name in decide},
-            "elastic": asdict(self.elastic),
-            "precision": str(dtype),
-            "seed": seed,
-        }
-
+        ingredients = {name: getattr(self, name) for name in decide}
+        ingredients |= {"elastic": asdict(self.elastic), "precision": str(dtype), "seed": seed}
         cost = problem.budget.cost
         widths = uniform(self.shares, self.spaces, cost.shape)
 
@@ -328,8 +304,7 @@ class ElasticSearch(StagedMethod):
         return nearest(problem, trained, units, self.in_bits(units))
 
     def _scores(self, problem: Problem) -> dict[str, Tensor]:
-        """Scores in the order of the training, (layers, units) of each space; those of given
-        widths and depths are infinite."""
+        """Scores in the order of the training, (layers, units); given widths are infinite."""
         scores = self._ranked(problem)
         if self.depth < 1:
             scores["layers"] = torch.full((problem.shape.layers, 1), -math.inf)
@@ -355,8 +330,7 @@ def between(trained: Classifier, begun: Classifier, share: float) -> dict[str, T
 def nearest(
     problem: Problem, trained: Classifier, units: BertArchitecture, in_bits: BertArchitecture
 ) -> Classifier:
-    """The weights between `trained` and the student of the problem that answer most like the
-    teacher once they are cut to these units and rounded, on rows of `alpha`."""
+    """Weights between `trained` and the problem's student that, cut, answer like the teacher."""
     # A student that is trained at all sizes moves away from its teacher for the sake of the small
     # ones. A large cut is nearer with weights between the two ends (after WiSE-FT, Wortsman et al.
     # 2022): the nearly whole model with those of the beginning, a model below half of the FLOPs

@@ -1,8 +1,7 @@
 """Gradient search over masks of one trained student, along the order in which it was trained.
 
 A student that was trained at many sizes saw its units leave in one order. So a layer has one
-variable for each space, its shift, and the alpha and the mask of its unit of rank r are
-"""
+variable for each space, its shift, and the alpha and the mask of its unit of rank r are"""
 
 #     alpha = log(n / (r + 1/2)) + shift        mask = sigmoid(alpha / temperature)
 #
@@ -18,6 +17,7 @@ variable for each space, its shift, and the alpha and the mask of its unit of ra
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from objectives.device import on_device
 from objectives.measures.budget import hinge_loss, ranks_of
 from objectives.problem import Problem
 from objectives.progress import Progress
-from objectives.pruning.descending_alpha import DescendingAlpha, Steered
+from objectives.pruning.descending_alpha import DescendingAlpha
 from objectives.pruning.slices import Order, smaller
 from objectives.search_method import CurvePoint
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
@@ -46,12 +46,12 @@ _CLOSED = 1e-4
 """Masks below it are 0, so that the units beyond the last open one need not be computed."""
 
 
-class OrderedMasks(DescendingAlpha[Steered]):
+class OrderedMasks(DescendingAlpha):
     """Masks of K students on one model, and their search."""
 
     def __init__(
         self,
-        members: Sequence[Steered],
+        members: Sequence[Any],
         problem: Problem,
         scores: Mapping[str, Tensor],
         begun: Sequence[BertArchitecture],
@@ -59,8 +59,7 @@ class OrderedMasks(DescendingAlpha[Steered]):
         batch_size: int,
         seed: int,
     ):
-        """`scores`, (layers, units) of each space, give the order of the training; `begun` are the
-        architectures at which the members begin."""
+        """`scores`, (layers, units), give the order of the training; members begin at `begun`."""
         super().__init__(members, problem, seed)
         self.batches = problem.alpha.shuffled(batch_size, seed, problem.device)
         self.order = Order.by_scores(problem.shape, scores)
@@ -82,10 +81,8 @@ class OrderedMasks(DescendingAlpha[Steered]):
         """Current masks by rank, (K, layers, units): sigmoid((alpha + shift) / temperature)."""
         start, end = _TEMPERATURE
         temperature = start * (end / start) ** progress
-        masks = {
-            space: ((self.begun[space] + shift) / temperature).sigmoid()
-            for space, shift in self.alpha.items()
-        }
+        alpha = {space: self.begun[space] + shift for space, shift in self.alpha.items()}
+        masks = {space: (value / temperature).sigmoid() for space, value in alpha.items()}
         return {space: mask * (mask > _CLOSED) for space, mask in masks.items()}
 
     def search(
@@ -108,10 +105,8 @@ class OrderedMasks(DescendingAlpha[Steered]):
 
     def scores(self, index: int) -> dict[str, Tensor]:
         """Alpha of each unit of one student, (layers, units) of each space, on the CPU."""
-        return {
-            space: (self.begun[space][index].cpu() + shift).gather(-1, self.ranks[space])
-            for space, shift in self.of(index).items()
-        }
+        alpha = {s: self.begun[s][index].cpu() + shift for s, shift in self.of(index).items()}
+        return {space: value.gather(-1, self.ranks[space]) for space, value in alpha.items()}
 
     def _step(self, population: Population, progress: float) -> dict[str, Tensor]:
         masks, budget, left = self.masks(progress), self.problem.budget, 1 - progress
@@ -134,8 +129,7 @@ class OrderedMasks(DescendingAlpha[Steered]):
         }
 
     def _loss(self, population: Population, batch: Batch, masks: Mapping[str, Tensor]) -> Tensor:
-        """Loss against the teacher's logits under each student's masks, (K,): one forward pass of
-        the shared model, in which each student has the batch once."""
+        """Loss against the teacher's logits under each student's masks, (K,), in one pass."""
         students, rows = len(self.members), len(batch.rows)
         repeated = {name: torch.cat([part] * students) for name, part in vars(batch).items()}
         shape = self.problem.shape
@@ -144,16 +138,11 @@ class OrderedMasks(DescendingAlpha[Steered]):
             open_units = {space: (mask_KLU > 0).sum(-1) for space, mask_KLU in masks.items()}
             widest |= {space: int(counts.max()) for space, counts in open_units.items()}
         units = LayerUnits(tuple(range(widest["heads"])), tuple(range(widest["ffn"])))
-        row_masks = {
-            space: mask_KLU[..., : widest[space]].repeat_interleave(rows, dim=0)[None]
-            for space, mask_KLU in masks.items()
-        }
+        cut = {space: mask_KLU[..., : widest[space]] for space, mask_KLU in masks.items()}
+        row_masks = {s: mask.repeat_interleave(rows, dim=0)[None] for s, mask in cut.items()}
         sliced = smaller(population, (units.widths(shape),) * shape.layers)
         for weight in sliced.weights.values():
             weight.requires_grad_(False)
         (logits_NC,) = sliced.logits(Batch(**repeated), row_masks=row_masks)
-        return prediction_loss(
-            logits_NC.unflatten(0, (students, rows)),
-            self.problem.alpha_logits[batch.rows],
-            several=self.problem.train.several,
-        )
+        wanted_BC, several = self.problem.alpha_logits[batch.rows], self.problem.train.several
+        return prediction_loss(logits_NC.unflatten(0, (students, rows)), wanted_BC, several=several)

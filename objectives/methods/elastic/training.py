@@ -99,33 +99,25 @@ class ElasticTraining:
         taught_by: Mapping[Model, Model] | None = None,
         bits: Sequence[int] = (),
     ):
-        """`models` are those that a step draws from, by rising size; the last one is whole. Each of
-        the `sizes` of a step has `batch_size` rows."""
-        # `taught_by` names for each model that of the student, as it is before the training, which
-        # it learns from instead of the teacher. `bits` are those that are drawn for each size;
-        # none: it computes in float32.
+        """A step draws from `models`, by rising size; each of its `sizes` has `batch_size` rows."""
+        # The last of the models is whole. `taught_by` names for each model that of the student, as
+        # it is before the training, which it learns from instead of the teacher. `bits` are those
+        # that are drawn for each size; none: it computes in float32.
         self.problem, self.order, self.models, self.sizes = problem, order, models, sizes
         student = copy.deepcopy(problem.student)
         student.load_state_dict(order.applied(problem.student.state_dict()))
         self.population, self.taught_by = Population.of([student], dtype), taught_by
         self.whole = Population.of([student], dtype) if taught_by else None
+        rates, rows = [stage.learning_rate], sizes * batch_size
         self.training = StageTraining(
-            problem,
-            [0],
-            self.population,
-            stage,
-            [stage.learning_rate],
-            None,
-            batch_size=sizes * batch_size,
-            seed=seed,
+            problem, [0], self.population, stage, rates, None, batch_size=rows, seed=seed
         )
         self._draws = np.random.default_rng(seed)
         self.bits = bits
         self._rounded = {few: _rounded(student, order, few) for few in bits if few < FULL_BITS}
 
     def run(self, progress: Progress, checkpoint: Path) -> None:
-        """Train to the end, from the `checkpoint` on if there is such a file: after each pass over
-        the train rows one can go on from there as if nothing had happened."""
+        """Train to the end, from the `checkpoint` on, which each pass over the rows leaves."""
         # Raises FloatingPointError after a pass in which a loss was not finite.
         if self.training.stage.loss == "prediction+hidden" and self.whole is None:
             keep_states(self.problem, self.population.matmul_dtype, progress)
@@ -177,8 +169,7 @@ class ElasticTraining:
         self.training.measured.append({"loss": losses.mean()[None]})
 
     def gradients(self, batch: Batch, drawn: Sequence[Model], bits: Sequence[int] = ()) -> Tensor:
-        """Set the gradient of the mean loss over these sizes, each in its bits, which share the
-        rows out; the loss of each, (sizes,)."""
+        """Set the gradient of the mean loss over sizes that share the rows; each loss, (sizes,)."""
         drawn, bits = drawn[: len(batch.rows)], bits[: len(batch.rows)]
         parts = [rows_of(batch, turn, len(drawn)) for turn in range(len(drawn))]
         weights = self.population.weights
@@ -213,14 +204,9 @@ class ElasticTraining:
         return replace(smaller(self.population, model, (rounding,)), embeddings=embeddings)
 
     def masked(self, batch: Batch, drawn: Sequence[Model]) -> dict[str, Tensor]:
-        """The batch and the masks of sizes that take turns on its rows, as `masked_losses` wants
-        them."""
-        taught = self._teacher_masks(batch, drawn)
-        return {
-            **vars(batch),
-            **self._row_masks(drawn, batch),
-            **{_TAUGHT + space: mask for space, mask in taught.items()},
-        }
+        """The batch and the masks of sizes that take turns on its rows, for `masked_losses`."""
+        taught = {_TAUGHT + s: mask for s, mask in self._teacher_masks(batch, drawn).items()}
+        return {**vars(batch), **self._row_masks(drawn, batch), **taught}
 
     def masked_losses(self, inputs: Tensors, turns: int) -> Tensor:
         """The loss of each of the sizes, (sizes,), masked in one pass."""
@@ -229,16 +215,11 @@ class ElasticTraining:
         taught = {name.removeprefix(_TAUGHT): given[name] for name in given.keys() - masks.keys()}
         student, teacher, wanted = self._taught(batch, taught)
         logits = self.population.logits(batch, trace=student, row_masks=masks)
-        losses = [
-            self.training.compared(
-                logits[:, turn::turns],
-                _rows_of_trace(student, turn, turns),
-                _rows_of_trace(teacher, turn, turns),
-                rows_of(batch, turn, turns),
-                wanted[turn::turns],
-            )
-            for turn in range(turns)
-        ]
+        losses = []
+        for turn in range(turns):
+            ours, theirs = (_rows_of_trace(trace, turn, turns) for trace in (student, teacher))
+            rows, aims = rows_of(batch, turn, turns), wanted[turn::turns]
+            losses.append(self.training.compared(logits[:, turn::turns], ours, theirs, rows, aims))
         return torch.cat(losses)
 
     def _masked_step(self, inputs: Tensors) -> Tensors:
@@ -260,8 +241,7 @@ class ElasticTraining:
     def _taught(
         self, batch: Batch, masks: Mapping[str, Tensor]
     ) -> tuple[Trace | None, Trace | None, Tensor]:
-        """For models that take turns on the rows of a batch: a trace for them to fill, that of who
-        teaches them, the student under `masks` if it does, and its logits, (B, C)."""
+        """Trace to fill, trace of the teacher, or of the student under `masks`, and its logits."""
         if self.whole is None:
             return *self.training.traces(batch), self.problem.teacher_logits[batch.rows]
         traced = self.training.stage.loss != "prediction"

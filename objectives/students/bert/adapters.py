@@ -20,23 +20,10 @@ from objectives.students.bert.position_bias import PositionBias, buckets_of
 from objectives.students.bert.pruned_bert import embeddings_of, pooler_of
 
 _FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "classifier_dropout",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "layer_norm_eps",
-    "initializer_range",
-    "pad_token_id",
-    "id2label",
-    "label2id",
-    "problem_type",
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("classifier_dropout", "max_position_embeddings", "type_vocab_size", "layer_norm_eps"),
+    *("initializer_range", "pad_token_id", "id2label", "label2id", "problem_type"),
 )
 """Entries that are read of a configuration, by BERT's names."""
 
@@ -77,7 +64,8 @@ class Adapter:
             for theirs, ours in self.weights.items():
                 name = name.replace(theirs, ours)
             state[name] = weight
-        if (shared := state.pop(_SHARED_BIAS, None)) is not None:  # each layer cuts its own
+        shared = state.pop("bert.encoder.relative_attention_bias.weight", None)
+        if shared is not None:  # each layer cuts its own
             for layer in range(config.num_hidden_layers):
                 state[f"bert.encoder.layer.{layer}.{POSITION_BIAS.name}.weight"] = shared.T
         positions = "bert.embeddings.position_embeddings.weight"
@@ -88,7 +76,6 @@ class Adapter:
         return state
 
 
-_SHARED_BIAS = "bert.encoder.relative_attention_bias.weight"
 _DENSE_HEAD = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
 _ROBERTA = Adapter(
     head=("classifier.dense.weight", "classifier.out_proj.weight"),

@@ -24,13 +24,16 @@ qk          dimensions that query and key of a head share
 v           dimensions of the value of a head
 input       dimensions of the hidden state that enter Q, K and V: one set for all three
 input_qkv   the same with a set for each of Q, K and V; a search has one of the two at most
-layers      whole layers, with their biases and norms: each layer is one unit
-"""
+layers      whole layers, with their biases and norms: each layer is one unit"""
 
 FULL_BITS = 32
 """Bits of a number that is not quantised."""
 
 SizeOf = TypeVar("SizeOf", covariant=True)
+
+
+def _wrong(problem: str) -> UserError:
+    return UserError(f"architecture: {problem}")
 
 
 @dataclass(frozen=True)
@@ -106,18 +109,14 @@ class LayerUnits:
     dropped: bool | None = None
     """True: the layer is dropped with its biases and norms, and passes its input on."""
     ranks: tuple[int, ...] | None = None
-    """Rank of each weight of the layer as a product of two factors, in the order of
-    `linears.LINEARS`; 0: one matrix. None: all are one matrix."""
+    """Ranks of weights as two factors, in the order of `linears.LINEARS`; 0 or None: one matrix."""
 
     def __post_init__(self) -> None:
         if self.dropped not in (None, True):
-            raise UserError(
-                f"architecture: 'dropped' of a layer is {self.dropped!r}; it must be true, or left "
-                "out"
-            )
+            raise _wrong(f"'dropped' of a layer is {self.dropped!r}; it must be true, or left out")
         if self.dropped and (self.heads or self.ffn):
-            raise UserError(
-                f"architecture: a layer is dropped, but keeps {len(self.heads)} heads and "
+            raise _wrong(
+                f"a layer is dropped, but keeps {len(self.heads)} heads and "
                 f"{len(self.ffn)} FFN neurons; leave these out"
             )
         _check_ascending("heads", self.heads)
@@ -127,8 +126,8 @@ class LayerUnits:
                 continue
             sizes = {len(row) for row in rows}
             if len(rows) != len(self.heads) or len(sizes) != 1 or 0 in sizes:
-                raise UserError(
-                    f"architecture: '{name}' must have one row for each of the {len(self.heads)} "
+                raise _wrong(
+                    f"'{name}' must have one row for each of the {len(self.heads)} "
                     f"heads, equally long and not empty, got rows of {[len(row) for row in rows]}"
                 )
             for row in rows:
@@ -138,8 +137,8 @@ class LayerUnits:
             if inputs is None:
                 continue
             if not inputs or not self.heads:
-                raise UserError(
-                    f"architecture: '{name}' is {list(inputs)} in a layer of {len(self.heads)} "
+                raise _wrong(
+                    f"'{name}' is {list(inputs)} in a layer of {len(self.heads)} "
                     "heads; with heads it has at least one index, without heads it is left out"
                 )
             _check_ascending(name, inputs)
@@ -199,14 +198,12 @@ class BertArchitecture:
     def from_masks(cls, shape: BertShape, masks: Mapping[str, Sequence[Any]]) -> "BertArchitecture":
         """Build from booleans by space, (layers, *units_of), True keeps; a missing one is whole."""
         # Units of a closed head or layer go with it. LayerUnits refuses heads of unequal sizes.
-        layers = tuple(_layer_from_masks(shape, masks, i) for i in range(shape.layers))
+        layers = tuple(_from_masks(shape, masks, i) for i in range(shape.layers))
         return cls(layers, shape=shape)
 
     def masks(self, shape: BertShape, spaces: Sequence[str]) -> dict[str, list[Any]]:
         """Booleans by space, (layers, *units_of), as for `from_masks`; closed with their head."""
-        return {
-            space: [_layer_mask(shape, layer, space) for layer in self.layers] for space in spaces
-        }
+        return {s: [_layer_mask(shape, layer, s) for layer in self.layers] for s in spaces}
 
     def widths(self, shape: BertShape) -> tuple[Widths[int], ...]:
         """Remaining widths of each layer of a model of `shape`."""
@@ -263,27 +260,21 @@ class BertArchitecture:
         """Copy with bits of weights, inputs and embeddings; `FULL_BITS` means not quantised."""
         # A layer whose weights are not quantised rounds no inputs, and none is split.
         if self.low_rank and min(weights) < FULL_BITS:
-            raise UserError(
-                "architecture: weights of low rank have no bits; leave weight_bits out, or train "
-                "another model"
+            raise _wrong(
+                "weights of low rank have no bits; leave weight_bits out, or train another model"
             )
 
         def few(bits: int) -> int | None:
             return None if bits == FULL_BITS else bits
 
-        layers = tuple(
-            layer
-            if layer.dropped
-            else replace(
-                layer,
-                weight_bits=few(of_weights),
-                input_bits=few(of_weights) and few(into),
-                attention_bits=None,
-                halves=None,
-            )
-            for layer, of_weights, into in zip(self.layers, weights, inputs, strict=True)
-        )
-        return replace(self, layers=layers, embedding_bits=few(embeddings))
+        layers = []
+        for layer, of_weights, into in zip(self.layers, weights, inputs, strict=True):
+            if not layer.dropped:
+                bits, of_inputs = few(of_weights), few(of_weights) and few(into)
+                layer = replace(layer, weight_bits=bits, input_bits=of_inputs)
+                layer = replace(layer, attention_bits=None, halves=None)
+            layers.append(layer)
+        return replace(self, layers=tuple(layers), embedding_bits=few(embeddings))
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
@@ -298,21 +289,19 @@ class BertArchitecture:
     def check(self, shape: BertShape) -> None:
         """Raise UserError unless this fits `shape`, in the only spelling that its units have."""
         if len(self.layers) != shape.layers:
-            raise UserError(
-                f"architecture: it has {len(self.layers)} layers, the model {shape.layers}"
-            )
+            raise _wrong(f"it has {len(self.layers)} layers, the model {shape.layers}")
         if self.order is not None and sorted(self.order) != sorted("sf" * shape.layers):
-            raise UserError(
-                f"architecture: the order is '{self.order}'; it must have {shape.layers} times "
+            raise _wrong(
+                f"the order is '{self.order}'; it must have {shape.layers} times "
                 "'s' and as often 'f', once for each layer"
             )
         if self.order == "sf" * shape.layers:
-            raise UserError("architecture: the order is that of a plain BERT; leave it out")
+            raise _wrong("the order is that of a plain BERT; leave it out")
         for number, layer in enumerate(self.layers):
             bits = layer.weight_bits, layer.input_bits, layer.attention_bits, layer.halves
             if (*bits, layer.ranks) != (None,) * 5:
-                raise UserError(
-                    f"architecture: layer {number} has bits or ranks of its own; cutting keeps "
+                raise _wrong(
+                    f"layer {number} has bits or ranks of its own; cutting keeps "
                     "weights as they are, so leave these out"
                 )
             per_head = dict.fromkeys(("query_key", "value"), shape.head_dim)
@@ -323,14 +312,12 @@ class BertArchitecture:
                 rows = units if name in per_head else (units,)
                 for row in rows:
                     if row and row[-1] >= size:
-                        raise UserError(
-                            f"architecture: layer {number} keeps '{name}' unit {row[-1]}, "
-                            f"the model has {size}"
+                        raise _wrong(
+                            f"layer {number} keeps '{name}' unit {row[-1]}, the model has {size}"
                         )
                 if name not in ("heads", "ffn") and rows and len(rows[0]) == size:
-                    raise UserError(
-                        f"architecture: layer {number} lists all {size} units of '{name}'; "
-                        "leave them out"
+                    raise _wrong(
+                        f"layer {number} lists all {size} units of '{name}'; leave them out"
                     )
 
     def to_json(self) -> str:
@@ -349,16 +336,11 @@ class BertArchitecture:
         try:
             document: dict[str, Any] = json.loads(text)
             if (version := document["format"]) != _FORMAT:
-                raise UserError(f"architecture: format {version!r}, expected {_FORMAT!r}")
-            layers = [
-                LayerUnits(
-                    **{
-                        name: units if name == "dropped" else _to_tuples(units)
-                        for name, units in layer.items()
-                    }
-                )
-                for layer in document["layers"]
-            ]
+                raise _wrong(f"format {version!r}, expected {_FORMAT!r}")
+            layers = []
+            for layer in document["layers"]:
+                units = {n: _to_tuples(value) for n, value in layer.items() if n != "dropped"}
+                layers.append(LayerUnits(**units, dropped=layer.get("dropped")))
             of_model = {name: _to_tuples(document.get(name)) for name in _OF_MODEL}
             if not isinstance(order := document.get("order"), str | None):
                 raise TypeError(f"order is {order!r}")
@@ -366,7 +348,7 @@ class BertArchitecture:
         except UserError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"architecture: not a {_FORMAT} document ({error!r})") from error
+            raise _wrong(f"not a {_FORMAT} document ({error!r})") from error
 
 
 def sandwich(layers: int, k: int) -> str:
@@ -376,14 +358,10 @@ def sandwich(layers: int, k: int) -> str:
 
 def _check_ascending(name: str, indices: tuple[int, ...]) -> None:
     if any(a >= b for a, b in pairwise(indices)) or min(indices, default=0) < 0:
-        raise UserError(
-            f"architecture: '{name}' must be ascending indices from 0, got {list(indices)}"
-        )
+        raise _wrong(f"'{name}' must be ascending indices from 0, got {list(indices)}")
 
 
-def _layer_from_masks(
-    shape: BertShape, masks: Mapping[str, Sequence[Any]], number: int
-) -> LayerUnits:
+def _from_masks(shape: BertShape, masks: Mapping[str, Sequence[Any]], number: int) -> LayerUnits:
     if "layers" in masks and not masks["layers"][number][0]:
         return LayerUnits((), (), dropped=True)
     heads, ffn = (

@@ -65,8 +65,7 @@ def _widths(layer: PrunedBertConfig) -> Widths[int]:
 def cut(
     weights: Mapping[str, Tensor], config: BertConfig, architecture: BertArchitecture
 ) -> PrunedBertForSequenceClassification:
-    """Cut the state dict of the unpruned classifier of `config` to a smaller model, on the device
-    of the weights in eval mode. Raises UserError if the architecture does not fit."""
+    """Cut the weights of a classifier to a smaller one, in eval mode. UserError if it misfits."""
     shape = shape_of(config)
     architecture.check(shape)
     left_out = ("model_type", "architectures", "per_layer_config", *FOREIGN)
@@ -84,9 +83,8 @@ def cut(
         }
     if architecture.order is not None:
         fields["sublayers"] = architecture.order
-    pruned_config = PrunedBertConfig.from_dict(
-        {**fields, "head_dim": shape.head_dim, "per_layer_config": sizes}
-    )
+    fields |= {"head_dim": shape.head_dim, "per_layer_config": sizes}
+    pruned_config = PrunedBertConfig.from_dict(fields)
     # Weights drawn at random would take longer than all else, for nothing.
     with no_init_weights(), next(iter(weights.values())).device:
         model = PrunedBertForSequenceClassification(pruned_config)

@@ -48,8 +48,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 def save_tokenizer(
     tokenizer: PreTrainedTokenizerBase, folder: Path, *, pads_right: bool = False
 ) -> None:
-    """Save a tokenizer, which `pads_right` if asked, as students learn. Raises OSError if the disk
-    refuses, which tokenizers does not report."""
+    """Save a tokenizer, which `pads_right` if asked. Raises OSError if the disk refuses."""
     if pads_right and tokenizer.padding_side != "right":
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.init_kwargs |= {"padding_side": "right", "pad_token_type_id": 0}
@@ -67,12 +66,10 @@ def save_in(folder: Path, model: InMemory) -> Path:
     """Save a model in memory below a folder, named by its content, or raise UserError."""
     from objectives.students.bert.pretrained import Checkpoint  # it loads datasets
 
-    network = model[0] if isinstance(model, tuple) else getattr(model, "model", None)
+    net = model[0] if isinstance(model, tuple) else getattr(model, "model", None)
     tokenizer = model[1] if isinstance(model, tuple) else getattr(model, "processing_class", None)
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
-    if not isinstance(network, PreTrainedModel) or not isinstance(
-        tokenizer, PreTrainedTokenizerBase
-    ):
+    if not isinstance(net, PreTrainedModel) or not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise UserError(
             f"the model is a {type(model).__name__} without a transformers model or its tokenizer; "
             "give a folder, (model, tokenizer), a Trainer with processing_class, or a pipeline"
@@ -80,7 +77,7 @@ def save_in(folder: Path, model: InMemory) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as scratch:
         written = Path(scratch) / "model"
-        save_model(network, written)
+        save_model(net, written)
         save_tokenizer(tokenizer, written)
         target = folder / Checkpoint(str(written)).fingerprint_with_tokenizer
         if not target.is_dir():

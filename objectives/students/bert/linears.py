@@ -1,8 +1,7 @@
 """Table of a layer's weights: which units lie along which axis of which weight.
 
 Whatever cuts, pads, masks, ranks or counts units reads it here. With the sizes of an architecture
-it is the list of all matmuls of a model, from which costs are summed.
-"""
+it is the list of all matmuls of a model, from which costs are summed."""
 
 from functools import cache, reduce
 from operator import add

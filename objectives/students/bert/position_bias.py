@@ -24,8 +24,7 @@ class PositionBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(heads, buckets))
 
     def forward(self, mask: Tensor | None, buckets_SS: Tensor) -> Tensor:
-        """The mask of the scores, (B, 1, 1 or S, S), of bools or to be added, with the bias to be
-        added, (B, H, S, S)."""
+        """Bias to add, (B, H, S, S), with a mask (B, 1, 1 or S, S) of bools or to be added."""
         bias_HSS = self.weight[:, buckets_SS]
         if mask is None:
             return bias_HSS[None]

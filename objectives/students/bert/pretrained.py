@@ -61,8 +61,7 @@ _PROBE = "The naïve CAFÉ didn't pay 3.50 for 中文, <b>re-tokenised</b>  twic
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Checkpoint of a classifier, or of a model that can become one: a folder or a name on the hub.
-    Properties are read on first use and cached."""
+    """Checkpoint of a classifier, or of a model that can become one: a folder or a hub's name."""
 
     name: str
 

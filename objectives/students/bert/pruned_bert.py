@@ -32,13 +32,12 @@ class PrunedBertConfig(BertConfig):
     model_type = "pruned_bert"
 
     head_dim: int = 64
-    # Class variables, so that a configuration is silent on what it does not say.
+    # Class variables, so that a configuration is silent on what it does not say. None: all, or not
+    # quantised.
     qk_head_dim: ClassVar[int | None] = None
-    """Dimensions of Q and K in each head; None: all."""
     v_head_dim: ClassVar[int | None] = None
-    """Dimensions of V in each head; None: all."""
     query_inputs: ClassVar[int | None] = None
-    """Number of dimensions of the hidden state that Q reads; None: all."""
+    """Number of dimensions of the hidden state that Q reads."""
     key_inputs: ClassVar[int | None] = None
     value_inputs: ClassVar[int | None] = None
     pooler_act: ClassVar[str] = "tanh"
@@ -48,22 +47,18 @@ class PrunedBertConfig(BertConfig):
     position_buckets: ClassVar[int | None] = None
     """Buckets of relative positions of a head; None: no relative positions."""
     weight_bits: ClassVar[int | None] = None
-    """Bits of each weight of a layer; None: float32."""
     input_bits: ClassVar[int | None] = None
-    """Bits of the inputs of the layer's weights; None: not quantised."""
+    """Bits of the inputs of the layer's weights."""
     attention_bits: ClassVar[int | None] = None
-    """Bits of Q, K, V and the attention of the layer; None: not quantised."""
+    """Bits of Q, K, V and the attention of the layer."""
     halves: ClassVar[int | None] = None
     """Number of matrices of these bits that add up to each weight of a layer; None: one."""
     dropped: ClassVar[bool | None] = None
     """Whether the layer is dropped and passes its input on."""
     ranks: ClassVar[list[int] | None] = None
-    """Ranks of Q, K, V, the output of the attention, and the two weights of the FFN as products of
-    two factors; 0, or None: one matrix."""
+    """Ranks of Q, K, V, attention output and FFN weights as two factors; 0 or None: one matrix."""
     pooler_bits: ClassVar[int | None] = None
-    """Bits of the pooler's weight."""
     pooler_halves: ClassVar[int | None] = None
-    """Halves of the pooler's weight."""
     embedding_bits: ClassVar[int | None] = None
     """Bits of each number of the embeddings of words and positions."""
     sublayers: ClassVar[str | None] = None
@@ -118,15 +113,13 @@ def pooler_of(config: BertConfig) -> BertPooler:
 
 
 class Projection(nn.Linear):
-    """Linear layer that may have no inputs or no outputs (torch's own warns when it fills one);
-    filled by transformers' weight initialisation or by a checkpoint."""
+    """Linear layer that may have no inputs or outputs, of which torch's own initialiser warns."""
 
     def reset_parameters(self) -> None:
         pass
 
     def forward(self, units: Tensor) -> Tensor:
-        """Apply the layer. Without inputs return a copy of the bias, as a view of a weight would
-        count as one that needs gradients in any mode."""
+        # A view of the bias would count as one that needs gradients in any mode: a copy.
         if not self.in_features:
             return self.bias.expand(*units.shape[:-1], -1).clone()
         return super().forward(units)
@@ -186,15 +179,10 @@ class PrunedBertAttention(nn.Module):
         query_key = self.heads * (config.qk_head_dim or config.head_dim)
         value = self.heads * (config.v_head_dim or config.head_dim)
         self.self, hidden = nn.ModuleDict(), config.hidden_size
-        for index, (name, inputs, width) in enumerate(
-            (
-                ("query", config.query_inputs or hidden, query_key),
-                ("key", config.key_inputs or hidden, query_key),
-                ("value", config.value_inputs or hidden, value),
-            )
-        ):
-            selects = inputs != hidden
-            self.self[name] = projection(config, index, inputs, width, selects=selects)
+        widths = {"query": query_key, "key": query_key, "value": value}
+        for index, (name, width) in enumerate(widths.items()):
+            inputs = getattr(config, f"{name}_inputs") or hidden
+            self.self[name] = projection(config, index, inputs, width, selects=inputs != hidden)
         if config.position_buckets is not None:
             self.self["position_bias"] = PositionBias(self.heads, config.position_buckets)
         self.output = PrunedBertOutput(config, 3, value)
@@ -231,11 +219,9 @@ class PrunedBertLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: PrunedBertConfig):
         super().__init__()
-        self.ffn = config.intermediate_size
+        self.ffn, hidden = config.intermediate_size, config.hidden_size
         self.attention = PrunedBertAttention(config)
-        self.intermediate = nn.ModuleDict(
-            {"dense": projection(config, 4, config.hidden_size, self.ffn)}
-        )
+        self.intermediate = nn.ModuleDict({"dense": projection(config, 4, hidden, self.ffn)})
         self.output = PrunedBertOutput(config, 5, self.ffn)
         self.activation = ACT2FN[config.hidden_act]
 
@@ -273,17 +259,10 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
         super().__init__(config)
         assert config.num_labels is not None  # as transformers types it
         self.num_labels: int = config.num_labels
-        layers = [
-            nn.Identity() if layer.dropped else PrunedBertLayer(layer)
-            for layer in config.of_layers()
-        ]
-        self.bert = nn.ModuleDict(
-            {
-                "embeddings": embeddings_of(config),
-                "encoder": nn.ModuleDict({"layer": nn.ModuleList(layers)}),
-                "pooler": pooler_of(config),
-            }
-        )
+        layers = [nn.Identity() if c.dropped else PrunedBertLayer(c) for c in config.of_layers()]
+        encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
+        parts = {"embeddings": embeddings_of(config), "encoder": encoder}
+        self.bert = nn.ModuleDict({**parts, "pooler": pooler_of(config)})
         dropout = config.classifier_dropout
         self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
@@ -304,12 +283,7 @@ class PrunedBertForSequenceClassification(BertPreTrainedModel):
     ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
         if output_attentions:
             raise ValueError("a cut BERT gives no attentions; leave output_attentions out")
-        hidden = self.bert["embeddings"](
-            input_ids=input_ids,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-        )
+        hidden = self.bert["embeddings"](input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask
         if mask is not None and mask.dim() == 2:
             mask = mask[:, None, None, :].bool()
@@ -366,8 +340,7 @@ def _eager_attention(
     scale: float,
     bits: int | None,
 ) -> Tensor:
-    """Attention in plain matmuls, which `FlopCounterMode` counts (on the CPU it misses sdpa's);
-    factors are rounded to this many bits, if any."""
+    """Attention in matmuls, which `FlopCounterMode` counts; factors are rounded to these bits."""
 
     def rounded(factor: Tensor) -> Tensor:
         return factor if bits is None else rounded_inputs(factor, bits)

@@ -32,8 +32,7 @@ _CLIPS = {8: (1.0,), 4: (1.0, 0.8, 0.6)}
 
 
 def codes_of(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Codes and scales of rows, the last axis of (..., rows, columns): (..., rows, columns) whole
-    numbers of `weight`'s dtype, and (..., rows, 1). A column of zeros alone is none: it pads."""
+    """Codes, (..., rows, columns), and scales, (..., rows, 1); a column of zeros alone pads."""
     sizes = weight.abs()
     if bits > 2:
         step = sizes.amax(-1, keepdim=True) / LARGEST[bits]
@@ -70,11 +69,9 @@ def quantised(
     # stay. Weights in halves have twice the rows: see `splitting`.
     if not architecture.has_bits:
         return model
-    packed = emptied(
-        model.config,
-        {name: getattr(architecture, name) for name in _OF_MODEL},
-        [{name: getattr(layer, name) for name in BITS_OF_LAYER} for layer in architecture.layers],
-    )
+    of_model = {name: getattr(architecture, name) for name in _OF_MODEL}
+    layers = [{n: getattr(layer, n) for n in BITS_OF_LAYER} for layer in architecture.layers]
+    packed = emptied(model.config, of_model, layers)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     for name, module in packed.named_modules():
         if isinstance(module, PackedLinear | PackedEmbedding):

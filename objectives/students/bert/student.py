@@ -56,9 +56,8 @@ def keep_layers(
     teacher: BertForSequenceClassification, layers: Sequence[int]
 ) -> BertForSequenceClassification:
     """Build a frozen classifier of these layers of the teacher, its embeddings, pooler and head."""
-    config = type(teacher.config).from_dict(
-        {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
-    )
+    fields = {**teacher.config.to_dict(), "num_hidden_layers": len(layers)}
+    config = type(teacher.config).from_dict(fields)
     with no_init_weights():  # they are loaded below
         student = type(teacher)(config)
     rest = {n: w for n, w in teacher.state_dict().items() if not n.startswith("bert.encoder.")}

@@ -32,15 +32,11 @@ class CellConfig(PretrainedConfig):
     nodes: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
     """Nodes of any other graph, as `Graph.to_list` has them."""
     pooling: tuple[str, ...] | list[str] = ("mean", "max")
-    """Pooling over tokens that the classifier reads: names of `POOLINGS`."""
     bigrams: int = 0
     """Rows of a table of pairs of neighbours, which share rows by a hash; 0: no table."""
     recurrent: bool = False
-    """Whether the graph is applied token by token."""
     reads: tuple[str, ...] | list[str] = ()
-    """Operations on each of `READS`, or none."""
     window: int = 0
-    """Tokens and states in the means that `reads` reads."""
     max_position_embeddings: int = 512
     """Largest intended number of tokens. A cell has no positions: convolutions tell the order."""
     pad_token_id: int | None = 0
@@ -181,9 +177,8 @@ class CellForSequenceClassification(PreTrainedModel):
         hidden_BSD = self.words(input_ids) + self.types(types)
         if self.bigrams is not None:
             before = nn.functional.pad(input_ids[:, :-1], (1, 0))
-            hidden_BSD = hidden_BSD + self.bigrams(
-                (_PRIME * before + input_ids) % self.bigrams.num_embeddings
-            )
+            pairs = (_PRIME * before + input_ids) % self.bigrams.num_embeddings
+            hidden_BSD = hidden_BSD + self.bigrams(pairs)
         mask_BS1 = mask[..., None].to(hidden_BSD.dtype)
         return hidden_BSD * mask_BS1, mask_BS1
 

@@ -1,7 +1,6 @@
 """Formulas of attention, graphs of functions of Q, K, V and P (AutoBERT-Zero, Gao et al. 2022).
 
-This file imports torch and files beside it: an exported model carries copies.
-"""
+This file imports torch and files beside it: an exported model carries copies."""
 
 # A formula is written as nested calls: standard attention is
 # matmul(softmax(scale(matmul(Q,transpose(K)))),V). What stands there twice is computed once. A
@@ -63,12 +62,10 @@ class Part(NamedTuple):
     """Function, or an input, which has no operands."""
     operands: tuple[str, ...]
     shape: str
-    """Its shape."""
 
 
 def parts_of(text: str) -> dict[str, Part]:
-    """Parts of a formula by their text, each after its operands. Raises ValueError for anything but
-    a formula in canonical form, and for more than `LONGEST` characters."""
+    """Parts of a canonical formula by their text, operands first; ValueError for anything else."""
     if len(text) > LONGEST:
         raise ValueError(f"it has {len(text):,} characters; at most {LONGEST:,} are read")
     parts: dict[str, Part] = {}
@@ -103,8 +100,7 @@ def parts_of(text: str) -> dict[str, Part]:
 
 
 class Formula(nn.Module):
-    """A formula of linear maps of the hidden states, one for each of its inputs, in heads of
-    `HEAD_DIM` dimensions; a linear layer follows."""
+    """A formula of linear maps, one for each of its inputs, in heads; a linear layer follows."""
 
     def __init__(self, width: int, text: str):
         super().__init__()
@@ -114,8 +110,8 @@ class Formula(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, hidden_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
-        """Wherever tokens are added up or compared padding is left out; else each entry of a value
-        comes of its own row and column, and what those of padding are does not matter."""
+        # Wherever tokens are added up or compared padding is left out; else each entry of a value
+        # comes of its own row and column, and what those of padding are does not matter.
         beyond_B11S = mask_BS1.transpose(1, 2)[:, None] == 0
         values: dict[str, Tensor] = {}
         for name, (function, operands, _) in self.parts.items():

@@ -20,8 +20,7 @@ class Genotype:
     width: int
     """D, dimensions of its hidden states: a multiple of `HEAD_DIM`."""
     operations: tuple[str, ...] = ()
-    """Operations of a chain, one for each block, in their order: names of `OPERATIONS`, formulas,
-    `IDENTITY`, or `NONE` for no block."""
+    """Operations of a chain, in order: names of `OPERATIONS`, formulas, `IDENTITY` or `NONE`."""
     nodes: tuple[Node, ...] = ()
     """Nodes of any graph, instead of `operations`. A model has one genotype, whose JSON is its
     canonical form: a graph that is a chain becomes one."""
@@ -82,14 +81,9 @@ class Genotype:
 
     def config(self) -> dict[str, Any]:
         """Fields of a `CellConfig` that this genotype sets."""
-        return {
-            "hidden_size": self.width,
-            "operations": self.operations,
-            "nodes": Graph(self.nodes).to_list(),
-            "pooling": self.pooling,
-            "bigrams": self.bigrams,
-            **self._recurrence(),
-        }
+        fields = {name: getattr(self, name) for name in ("operations", "pooling", "bigrams")}
+        graph = {"nodes": Graph(self.nodes).to_list()}
+        return {"hidden_size": self.width, **fields, **graph, **self._recurrence()}
 
     def _recurrence(self) -> dict[str, Any]:
         """Fields of a recurrent cell; none of others, whose documents stay as they were."""
@@ -119,10 +113,7 @@ class Genotype:
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
         """Width of each block, by the name of its operation; 0 if it has another."""
         names = ["formula" if is_formula(name) else name for name in self.blocks]
-        return {
-            name: tuple(self.width if name == block else 0 for block in names)
-            for name in dict.fromkeys(names)
-        }
+        return {n: tuple(self.width if n == b else 0 for b in names) for n in dict.fromkeys(names)}
 
 
 def check_operations(names: Sequence[str]) -> None:

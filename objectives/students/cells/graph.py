@@ -1,8 +1,7 @@
 """A cell as a directed acyclic graph: which operation is done on what, and how the results combine.
 
 The states of a cell are its inputs, then what its nodes give, in their order. The states of nodes
-that nobody reads are its output: their mean. Pure Python: an exported model carries a copy.
-"""
+that nobody reads are its output: their mean. Pure Python: an exported model carries a copy."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -60,7 +59,6 @@ class Graph:
     """Number of input states of the cell."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an invalid graph."""
         for number, node in enumerate(self.nodes):
             states = range(self.inputs + number)
             if not node.inputs or len(node.inputs) != len(node.operations):
@@ -92,8 +90,7 @@ class Graph:
         return tuple(names) if self.inputs == 1 and Graph.chain(names).canonical() == self else None
 
     def outputs(self, every: bool = False) -> tuple[int, ...]:
-        """States whose mean is the output: those of nodes that no node reads, or of every node;
-        without any live node, the last input."""
+        """States whose mean is the output: nodes that none reads, or all; else the last input."""
         live = self._live()
         read = {edge.state for _, edges in live.values() for edge in edges}
         return tuple(s for s in live if every or s not in read) or (self.inputs - 1,)
@@ -188,13 +185,8 @@ def _first_order(nodes: _Edges, inputs: int) -> list[int]:
         placed |= {state: inputs + number for number, state in enumerate(order)}
         colours = _colours(nodes, placed)
         ready = [
-            (
-                sorted((placed[e.state], e.operation) for e in edges),
-                combination,
-                colours[state],
-                state,
-            )
-            for state, (combination, edges) in nodes.items()
+            (sorted((placed[e.state], e.operation) for e in edges), combined, colours[state], state)
+            for state, (combined, edges) in nodes.items()
             if state not in placed and all(e.state in placed for e in edges)
         ]
         order.append(min(ready)[-1])

@@ -25,8 +25,7 @@ class GraphSpace:
     combinations: tuple[str, ...] = ("add",)
     """Combinations of the nodes."""
     inputs: PositiveInt = 1
-    """Number of input states of a cell: the outputs of the last cells before it, or else the first
-    state."""
+    """Input states of a cell: outputs of the last cells before it, or else the first. >= 1."""
     output: Literal["unread", "all"] = "unread"
     """Nodes whose mean is the output of a cell."""
     cells: tuple[int, ...] = (1,)
@@ -39,18 +38,13 @@ class GraphSpace:
 
     def __post_init__(self) -> None:
         check_types(self)
-        in_table = set(self.combinations) <= set(COMBINATIONS)
+        rising = all(a < b for a, b in pairwise((-1, *self.cells))) and self.cells[-1:] > (0,)
+        in_table = bool(self.combinations) and set(self.combinations) <= set(COMBINATIONS)
         check_ranges(
             self,
             operations=(len(set(self.operations)) == len(self.operations) > 0, "different names"),
-            combinations=(
-                in_table and bool(self.combinations),
-                f"some of {', '.join(COMBINATIONS)}",
-            ),
-            cells=(
-                all(a < b for a, b in pairwise((-1, *self.cells))) and self.cells[-1:] > (0,),
-                "numbers, rising, the last > 0",
-            ),
+            combinations=(in_table, f"some of {', '.join(COMBINATIONS)}"),
+            cells=(rising, "numbers, rising, the last > 0"),
         )
 
     @cached_property
@@ -84,12 +78,10 @@ class GraphSpace:
 
     def operations_of(self, number: int) -> tuple[str, ...]:
         """The places of the operations of a node, one an edge."""
-        edges = range(self.edges_of(number))
-        return tuple(f"nodes[{number}].operations[{edge}]" for edge in edges)
+        return tuple(f"nodes[{number}].operations[{edge}]" for edge in range(self.edges_of(number)))
 
     def cell(self, choices: Mapping[str, Any]) -> Graph:
-        """Cell of some choices, not in canonical form; the first choice stands for a missing
-        one."""
+        """Cell of some choices, not canonical; the first choice stands for a missing one."""
         choices = {**{place: all_[0] for place, all_ in self.all_places.items()}, **choices}
         nodes = []
         for number in range(self.nodes):
@@ -108,8 +100,7 @@ class GraphSpace:
         return self.repeated(self.cell(choices), int(choices.get("cells", self.cells[0])))
 
     def repeated(self, cell: Graph, cells: int) -> Graph:
-        """Chain this many equal cells as `unrolled` does; the cell has the space's inputs, but need
-        not be one of it."""
+        """Chain this many equal cells of the space's inputs, as `unrolled` does."""
         outputs = cell.outputs(self.output == "all")
         passed = Node(outputs, (IDENTITY,) * len(outputs), "mean")
         nodes: list[Node] = []
@@ -180,8 +171,7 @@ class GraphSpace:
         return {place: random.choice(all_) for place, all_ in self.all_places.items()}
 
     def one_hot(self, choices: Mapping[str, Any]) -> dict[str, list[float]]:
-        """One-hot weights of some choices, as a super-net takes them; of the first where there is
-        none."""
+        """One-hot weights of some choices, as a super-net takes them, or of the first ones."""
         return {
             place: [float(choice == choices.get(place, all_[0])) for choice in all_]
             for place, all_ in self.all_places.items()

@@ -33,8 +33,7 @@ class GatedConvolution(nn.Module):
 
 
 class LightConvolution(nn.Module):
-    """A gated linear unit, a convolution whose kernel all channels of a head share, its weights
-    adding up to 1, a linear layer (Wu et al. 2019). A dynamic one makes its kernel of the token."""
+    """A gated unit, a convolution of one kernel a head, a linear layer (Wu et al. 2019)."""
 
     def __init__(self, width: int, kernel: int, dynamic: bool = False):
         super().__init__()
@@ -88,8 +87,7 @@ class GatedUnit(nn.Module):
 
 
 class Highway(nn.Module):
-    """s + sigmoid(c) (a(h) - s) of a state s, [c, h] = s W, activation a (Pham et al. 2018; Liu et
-    al. 2019)."""
+    """s + sigmoid(c) (a(h) - s) of a state s, [c, h] = s W, activation a (Pham et al. 2018)."""
 
     # There all activations of an edge share W; here each has its own.
 
@@ -115,8 +113,7 @@ class FeedForward(nn.Module):
 
 
 class Positions(nn.Module):
-    """Sines and cosines of the position (Vaswani et al. 2017), each dimension at a scale that it
-    learns, whatever stands there. It has no matmuls."""
+    """Sines and cosines of positions (Vaswani et al. 2017) at scales that learn; no matmuls."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -160,8 +157,7 @@ class Pooling(nn.Module):
         if self.kind == "mean":
             sums = neighbours(hidden_BSD * mask_BS1, 3, 0.0).sum(-1)
             return sums / neighbours(mask_BS1, 3, 0.0).sum(-1).clamp_min(1)
-        known_BSD = hidden_BSD.masked_fill(mask_BS1 == 0, FAR)
-        return neighbours(known_BSD, 3, FAR).amax(-1)
+        return neighbours(hidden_BSD.masked_fill(mask_BS1 == 0, FAR), 3, FAR).amax(-1)
 
 
 def neighbours(hidden_BSD: Tensor, kernel: int, beyond: float) -> Tensor:

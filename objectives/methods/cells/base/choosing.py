@@ -32,7 +32,6 @@ class ChosenCell(NamedTuple):
 
     genotype: Genotype
     curve: Sequence[CurvePoint]
-    """Curve of the training that chose."""
     student: CellForSequenceClassification | None = None
     """Where the cell's own training begins; None: at new weights."""
 
@@ -52,9 +51,8 @@ class CellChoice(CellMethod):
             return
         check_operations(self.space.operations)
         if not any("cells" not in place for place in self.space.places):
-            raise UserError(
-                f"{type(self).__name__}.operations leaves nothing to choose; name two or more"
-            )
+            name = type(self).__name__
+            raise UserError(f"{name}.operations leaves nothing to choose; name two or more")
         if self.base.recurrent:
             check_position_wise(self.space.operations)
 
@@ -73,14 +71,12 @@ class CellChoice(CellMethod):
         """Choose a cell."""
 
     def scale_epochs(self, share: float) -> Self:
-        """With this share of the epochs of the search and of those after it."""
         return replace(self, search_epochs=self.search_epochs * share, epochs=self.epochs * share)
 
     @classmethod
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        """Search with each member, one after another."""
         for slot, member in enumerate(members):
             yield member._outcome(slot, problem, seed, progress)
 
@@ -104,14 +100,10 @@ class CellChoice(CellMethod):
         loss = loss_of(student, problem)
         curve = self._train(problem, student, loss, self.epochs, "learn", seed, progress)
         return not_finite(slot, curve) or SearchResult(
-            slot=slot,
-            architecture=chosen.genotype,
-            model=finished(student),
-            curve=[*chosen.curve, *curve],
+            slot, chosen.genotype, finished(student), [*chosen.curve, *curve]
         )
 
     def _super_net(self, problem: Problem, seed: int) -> SuperNet:
-        """A new super-net for the search of this trial."""
         assert self.space is not None
         return new_net(self.space, self.base, problem, seed)
 
@@ -133,8 +125,7 @@ class Aimed(CellChoice):
     nodes: PositiveInt = 3
     """Nodes of a cell. >= 1."""
     recurrent: bool = False
-    """Apply the cell token by token: see `CellSearch.recurrent`. A method that cannot do both
-    redeclares it as a `ClassVar`."""
+    """Apply the cell token by token: see `CellSearch.recurrent`."""
     target_ratio: PositiveFloat | None = None
     """R: the share of the FLOPs of ratio 1 that the choice is drawn to, whatever the study counts;
     None: no target. Two convolutions of width 128 have 0.01 of a BERT of 6 layers. > 0."""
@@ -161,7 +152,6 @@ class Aimed(CellChoice):
         return Genotype(self.width, recurrent=self.recurrent)
 
     def inactive(self) -> dict[str, str]:
-        """Name the settings of the target where there is none."""
         inactive = dict.fromkeys(("tolerance", "flops_weight"), "target_ratio is None")
         return inactive if self.target_ratio is None else {}
 
@@ -180,8 +170,7 @@ def hinge(
     problem: Problem,
     actual: float | None = None,
 ) -> Tensor:
-    """The hinge loss of these FLOPs of one text, as shares of R: a scalar, 0 in the band. The side
-    of the band is that of `actual`, by default of the same FLOPs."""
+    """Hinge loss of FLOPs as shares of R, 0 in the band; `actual`, or they, decide its side."""
     share = torch.as_tensor(flops, dtype=torch.float64).view(1) / problem.flops_full / target_ratio
     target, band = torch.ones_like(share), torch.full_like(share, tolerance)
     side = share.detach()

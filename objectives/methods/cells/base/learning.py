@@ -32,8 +32,7 @@ class CellMethod(SearchMethod):
     width: int = 128
     """D, dimensions of the hidden states: a multiple of 16."""
     learning_rate: PositiveFloat = 3e-3
-    """Peak of AdamW's rate in each training, after 10% of warm-up; then it falls linearly to 0.
-    > 0."""
+    """Peak of AdamW's rate in each training, after 10% of warm-up; then linear to 0. > 0."""
     batch_size: PositiveInt = 32
     """Sequences of a step. >= 1."""
 
@@ -62,8 +61,7 @@ class CellMethod(SearchMethod):
 
 
 def new_cell(genotype: Genotype, problem: Problem) -> CellForSequenceClassification:
-    """A new student; its words are those of the problem, frozen, and a map that learns, which
-    begins with their principal components."""
+    """A new student: the problem's words, frozen, and a map, first their principal components."""
     words = problem.words.embeddings
     config = CellConfig(vocab_size=len(words), **problem.words.settings, **genotype.config())
     student = CellForSequenceClassification(config)
@@ -111,10 +109,9 @@ def taught_loss(
     fits: Iterable[Callable[[Tensor], Tensor]],
     hidden_weight: float,
 ) -> Tensor:
-    """The loss of answers with hidden states."""
-    # `answers_loss`, and this many times the squared errors of what each node gives, mapped by its
-    # `fit`, against the normed hidden states of the teacher's layer at its depth: a scalar, means
-    # over tokens and dimensions, summed over nodes.
+    """`answers_loss` plus `hidden_weight` times the mean squared errors of each node: a scalar."""
+    # What each node gives, mapped by its `fit`, is to be the normed hidden states of the teacher's
+    # layer at its depth.
     assert answer.logits is not None  # as transformers types it
     assert answer.hidden_states is not None
     total = answers_loss(answer.logits, batch, problem)

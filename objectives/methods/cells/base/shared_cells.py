@@ -73,9 +73,7 @@ def new_net(space: GraphSpace, base: Genotype, problem: Problem, seed: int) -> S
 def shared_net(
     shared: SharedCells, base: Genotype, problem: Problem, progress: Progress, *, seed: int
 ) -> Shared[SuperNet]:
-    """The super-net of a run, of the sizes of a genotype without operations. A killed training goes
-    on from its last pass over the train rows."""
-    # Raises FloatingPointError if a loss is not finite.
+    """The super-net of a run, of the sizes of a genotype; FloatingPointError for a bad loss."""
 
     def train(checkpoint: Path) -> tuple[dict[str, Tensor], list[CurvePoint]]:
         net = new_net(shared.space, base, problem, seed)

@@ -62,20 +62,14 @@ def unrolled_gradients(
         (direct,) = _gradients(loss, alpha)
         return direct, loss.detach()
     (downhill,) = _gradients(train_loss(weights, alpha), weights)
-    ahead = {
-        name: (weight.detach() - step_size * downhill[name]).requires_grad_()
-        for name, weight in weights.items()
-    }
+    ahead = {n: (w.detach() - step_size * downhill[n]).requires_grad_() for n, w in weights.items()}
     loss = alpha_loss(ahead, alpha)
     direct, direction = _gradients(loss, alpha, ahead)
     norm = torch.cat([v.flatten() for v in direction.values()]).norm()
     reach = _REACH / max(norm.item(), torch.finfo(norm.dtype).tiny)  # alpha may be elsewhere
 
     def of_train(sign: int) -> Tensors:
-        moved = {
-            name: weight.detach() + sign * reach * direction[name]
-            for name, weight in weights.items()
-        }
+        moved = {n: w.detach() + sign * reach * direction[n] for n, w in weights.items()}
         (gradients,) = _gradients(train_loss(moved, alpha), alpha)
         return gradients
 
@@ -92,8 +86,6 @@ def _gradients(loss: Tensor, *inputs: Tensors) -> list[dict[str, Tensor]]:
     gradients = iter(torch.autograd.grad(loss, flat, retain_graph=True, materialize_grads=True))
     return [{name: next(gradients) for name in group} for group in inputs]
 
-
-# From weights over the operations of edges to the inputs that each node keeps.
 
 EdgeWeights = Mapping[str, Sequence[float]]
 """Weights of each edge, a place, in the order of its choices."""
@@ -171,8 +163,7 @@ class SoftSearch(Aimed):
         """The cells that it chooses from."""
 
     def _flops_loss(self, net: SuperNet, weights: Weights, problem: Problem) -> Tensor:
-        """lambda times the hinge loss of the expected FLOPs of a cell: a scalar, 0 where the cell
-        that would be derived now is in the band."""
+        """lambda times the hinge loss of the expected FLOPs: 0 while the derived cell is inside."""
         if self.target_ratio is None:
             return torch.zeros(())
         tensors = {place: torch.as_tensor(weight) for place, weight in weights.items()}
@@ -184,8 +175,8 @@ class SoftSearch(Aimed):
         return self.flops_weight * hinge(flops, self.target_ratio, self.tolerance, problem, actual)
 
     def _without_none(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights on edges as if there were no `NONE`, which is never derived: else a larger
-        weight of `NONE` would lower the loss and leave the cell as it is."""
+        """The weights on edges as if there were no `NONE`, which is never derived."""
+        # Else a larger weight of `NONE` would lower the loss and leave the cell as it is.
         shared = dict(weights)
         groups = self.together or [(place,) for place in weights if ".operations[" in place]
         for group in groups:
@@ -199,7 +190,6 @@ class SoftSearch(Aimed):
         return shared
 
     def _searched(self, problem: Problem, seed: int, progress: Progress) -> ChosenCell:
-        """Choose by the largest weights, after a search by gradient."""
         net = self._super_net(problem, seed)
         settings = SoftSettings(together=self.together, learning_rate=self.grad_rescale)
         soft = SoftChoices(self.space.places, seed, settings)
@@ -237,8 +227,7 @@ class SoftSearch(Aimed):
 def heaviest(
     space: GraphSpace, weights: EdgeWeights, edges: int, never: Collection[Choice]
 ) -> dict[str, Choice]:
-    """Choices that keep this many edges of each node, those whose best operation weighs most: see
-    `strongest_edges`. All other operations are `NONE`."""
+    """Choices that keep this many `strongest_edges` of each node; all others are `NONE`."""
     choices: dict[str, Choice] = dict.fromkeys(space.places, NONE)
     for node in range(space.nodes):
         edges_of_node = space.operations_of(node)

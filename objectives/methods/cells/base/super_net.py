@@ -28,8 +28,6 @@ from objectives.students.cells.graph import IDENTITY, NONE
 from objectives.students.cells.graph_space import GraphSpace, needed_cells
 from objectives.students.cells.recurrence import over_tokens
 
-# Weighted sums: the arithmetic of a super-net.
-
 Number = float | Tensor
 """In [0, 1]; a scalar tensor where it has a gradient."""
 
@@ -61,24 +59,16 @@ def mixed(parts: Sequence[tuple[Tensor, bool]], combination: str, mask_BS1: Tens
     return added / max(1, sum(alive for _, alive in parts)) if combination == "mean" else added
 
 
-# What the recurrent cells of a super-net read: see `students.cells.operations.READS`.
-
-
 class SharedReads(nn.Module):
-    """The weights of each operation at each place of `GraphSpace.reads`."""
+    """The weights of each operation at each place of `GraphSpace.reads`: see `operations.READS`."""
 
     def __init__(self, space: GraphSpace, width: int):
         super().__init__()
         self.places = [place for place in space.all_places if place.startswith("reads[")]
         """Their names; none where cells read the token and the state as they are."""
-        self.blocks = nn.ModuleDict(
-            {
-                f"{place}-{name}": CellBlock(width, name)
-                for place, _ in enumerate(self.places)
-                for name in space.reads
-                if name not in (NONE, IDENTITY)
-            }
-        )
+        names = [name for name in space.reads if name not in (NONE, IDENTITY)]
+        keys = [(f"{place}-{name}", name) for place in range(len(self.places)) for name in names]
+        self.blocks = nn.ModuleDict({key: CellBlock(width, name) for key, name in keys})
 
     def reader(
         self, names: Sequence[Sequence[tuple[str, Number]]]
@@ -138,16 +128,10 @@ class SuperNet(nn.Module):
                 raise UserError("GraphSpace: leave inputs and cells out where cells are recurrent")
         self.reads = SharedReads(space, size)
         self._measured: dict[int, dict[str, int]] = {}
-        self.blocks = nn.ModuleDict(
-            {
-                _key(cell, node, edge, name): CellBlock(size, name)
-                for cell in range(space.cells[-1])
-                for node in range(space.nodes)
-                for edge in range(space.edges_of(node))
-                for name in space.operations
-                if name not in (NONE, IDENTITY)
-            }
-        )
+        names = [name for name in space.operations if name not in (NONE, IDENTITY)]
+        edges = [(n, e) for n in range(space.nodes) for e in range(space.edges_of(n))]
+        keys = [(c, n, e, name) for c in range(space.cells[-1]) for n, e in edges for name in names]
+        self.blocks = nn.ModuleDict({_key(*key): CellBlock(size, key[3]) for key in keys})
 
     def forward(
         self, inputs: Mapping[str, Tensor], weights: Weights, every: bool = False
@@ -178,16 +162,13 @@ class SuperNet(nn.Module):
         self, row: int, own: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell, weights: Weights
     ) -> Tensor:
         """The output of the cell of this number, at all tokens together or token by token."""
-        if self.plain.join is None:
+        if (join := self.plain.join) is None:
             return self._done(row, own, mask_BS1, cell)
         names = [self._numbers(weights, place, every=False) for place in self.reads.places]
+        read = self.reads.reader(names) if names else None
+        window = self.space.window if names else 1
         return over_tokens(
-            self.plain.join,
-            own[0],
-            mask_BS1,
-            lambda state, mask: self._done(row, [state], mask, cell),
-            self.reads.reader(names) if names else None,
-            self.space.window if names else 1,
+            join, own[0], mask_BS1, lambda s, mask: self._done(row, [s], mask, cell), read, window
         )
 
     def _done(self, row: int, given: Sequence[Tensor], mask_BS1: Tensor, cell: _Cell) -> Tensor:
@@ -204,11 +185,8 @@ class SuperNet(nn.Module):
                         scaled.append((state, number))
                 if scaled:
                     parts.append((weighed(scaled), alive[edge]))
-            combined = [
-                (mixed(parts, combination, mask_BS1), number)
-                for combination, number in cell.combinations[node]
-                if parts
-            ]
+            combinations = cell.combinations[node] if parts else []
+            combined = [(mixed(parts, name, mask_BS1), number) for name, number in combinations]
             states.append(weighed(combined) if combined else None)
         counted = [(states[state], number) for state, number in cell.counts]
         return weighed((state, number) for state, number in counted if state is not None)
@@ -223,17 +201,13 @@ class SuperNet(nn.Module):
             for number in range(space.edges_of(node)):
                 states = self._numbers(weights, f"nodes[{node}].inputs[{number}]", every)
                 names = self._numbers(weights, f"nodes[{node}].operations[{number}]", every)
-                edge = [
-                    _Way(s, name, a * b) for s, a in states for name, b in names if name != NONE
-                ]
+                edge = [_Way(s, op, a * b) for s, a in states for op, b in names if op != NONE]
                 for state in {way.state for way in edge}:
                     read = added_up(way.number for way in edge if way.state == state)
                     unread[state] = unread[state] * (1 - read)
                 edges.append(edge)
             ways.append(edges)
-            alive.append(
-                [any(live[w.state] and value_of(w.number) for w in edge) for edge in edges]
-            )
+            alive.append([any(live[w.state] and value_of(w.number) for w in e) for e in edges])
             live.append(any(alive[-1]))
         places = [f"nodes[{node}].combination" for node in range(space.nodes)]
         combinations = [self._numbers(weights, place, every) for place in places]
@@ -259,9 +233,9 @@ class SuperNet(nn.Module):
         return [(c, number) for c, number, value in rows if value or (every and learnt)]
 
     def expected_flops(self, weights: Weights, seq_len: int, kept: float = 1.0) -> Number:
-        """FLOPs of one sequence of `seq_len` tokens, expected over the choices as if inputs and
-        operations were drawn independently; of a cell's edges the share `kept` stays."""
-        # At one-hot weights those of the model that `extract` gives, to the last digit.
+        """Expected FLOPs of a sequence of `seq_len` tokens; of edges the share `kept` stays."""
+        # As if inputs and operations were drawn independently; at one-hot weights those of the
+        # model that `extract` gives, to the last digit.
         exact = {place: w.double() if isinstance(w, Tensor) else w for place, w in weights.items()}
         cell, costs, inputs = self._cell(exact), self.costs(seq_len), self.space.inputs
         live: list[Number] = [1.0] * inputs
@@ -287,12 +261,8 @@ class SuperNet(nn.Module):
                 idle = idle * (1 - needed[-back] * (1 - unread[-back]))
             needed.append(1 - idle)
         depths = self._numbers(exact, "cells", every=False)
-        of_reads = added_up(
-            number * costs[name]
-            for place in self.reads.places
-            for name, number in self._numbers(exact, place, every=False)
-            if name != NONE
-        )
+        reads = [self._numbers(exact, place, every=False) for place in self.reads.places]
+        of_reads = added_up(n * costs[name] for names in reads for name, n in names if name != NONE)
         of_cells = added_up(share * added_up(needed[:n]) for n, share in depths)
         return costs[NONE] + of_reads + kept * of_cell * of_cells
 
@@ -325,8 +295,7 @@ class SuperNet(nn.Module):
         return replace(self._base, nodes=nodes, reads=reads, window=window)
 
     def extract(self, choices: Mapping[str, Any]) -> CellForSequenceClassification:
-        """The plain classifier of some choices, with copies of their weights; what is frozen, as
-        the teacher's words are, is not copied."""
+        """The plain classifier of some choices, with copies of their weights but frozen ones."""
         with torch.random.fork_rng(devices=[]):  # new weights, none of which stays
             model = CellForSequenceClassification(self._config(self.genotype(choices)))
         frozen = {id(w): w for w in self.plain.parameters() if not w.requires_grad}
@@ -351,8 +320,7 @@ class SuperNet(nn.Module):
                 yield _key(row, node, edge, name)
 
     def share(self, other: "SuperNet") -> None:
-        """Take all weights of another of the same space but those that read the last state: norm,
-        pooler and classifier, the head of a task. Both then learn them."""
+        """Share the weights of another of this space but norm, pooler and classifier, the head."""
         self.blocks, self.reads = other.blocks, other.reads
         for name in _BEFORE_THE_CELL:
             setattr(self.plain, name, getattr(other.plain, name))
