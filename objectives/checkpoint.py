@@ -25,8 +25,7 @@ def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[st
 def read_checkpoint(
     file: Path, like: Mapping[str, Tensor], note: Callable[[str], object]
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Return the tensors, on the CPU, and the JSON beside them; None, after a note, if the file is
-    missing, damaged, or differs from `like` in names or shapes."""
+    """Tensors, on the CPU, and JSON; None, after a note, if damaged or unlike `like`."""
 
     def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(file, framework="pt") as stored:

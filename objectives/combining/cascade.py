@@ -67,8 +67,7 @@ def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArr
 
 
 def temperature_of(logits: Logits, labels: Labels) -> float:
-    """Temperature of the lowest negative log-likelihood (Guo et al. 2017), from equal logarithmic
-    steps between a twentieth and 20; 1 if all rows are right, as then there is none."""
+    """Temperature of the least log-loss (Guo et al. 2017); 1 if all rows are right."""
     rows = np.arange(len(labels))
     if (logits.argmax(-1) == labels).all():
         return 1.0
@@ -120,8 +119,7 @@ class CascadePair:
         return judged(self.joined(threshold), self.rows)
 
     def joined(self, threshold: float) -> Member:
-        """Cascade at a threshold as a member, to which another model can defer; the small model
-        alone if no selection row is deferred."""
+        """Cascade at a threshold as a member; the small model alone if no row is deferred."""
         small, large = self.small, self.large
         deferred = {role: sure < threshold for role, sure in self.sure.items()}
         if not deferred["select"].any():

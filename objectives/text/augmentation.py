@@ -87,8 +87,7 @@ class WordVectors:
 
 
 def read_glove(path: str) -> WordVectors:
-    """The first 100,000 rows of a GloVe text file: a word and its numbers, between single spaces.
-    Raises UserError for a file that cannot be read, and for a row that is not like the first."""
+    """Read the first 100,000 rows of a GloVe text file. Raises UserError for another file."""
     words: list[str] = []
     rows: list[np.ndarray[tuple[int], np.dtype[np.float32]]] = []
     for number, line in enumerate(_lines(path), start=1):

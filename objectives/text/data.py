@@ -169,8 +169,7 @@ class Split:
     def shuffled(
         self, batch_size: int, seed: int | tuple[int, ...], device: str, *, first: int = 0
     ) -> Iterator[Batch]:
-        """Endless batches, each row once an epoch, from batch number `first` on. Their order
-        depends on the seed alone, so that K students share them."""
+        """Endless batches, each row once an epoch, in an order that the seed alone decides."""
         generator, pool_size = np.random.default_rng(seed), _POOL * batch_size
         while True:
             order = generator.permutation(len(self))

@@ -23,8 +23,7 @@ _AVERAGES = ("exp_avg", "exp_avg_sq")
 def parameter_groups(
     weights: Mapping[str, Tensor], learning_rate: float | Tensor
 ) -> list[dict[str, Any]]:
-    """Groups for AdamW: weights that decay, then biases and layer norms, which do not (Devlin et
-    al. 2019)."""
+    """Groups for AdamW: weights that decay, then biases and layer norms (Devlin et al. 2019)."""
     groups: list[list[Tensor]] = [[], []]
     for name, weight in weights.items():
         norm = "layernorm" in name.lower().replace("_", "")  # DistilBERT's are "sa_layer_norm"

@@ -102,8 +102,7 @@ class Population:
     def of(
         cls, models: Sequence[Classifier], matmul_dtype: torch.dtype = torch.float32
     ) -> "Population":
-        """Stack K classifiers of one shape, or cut from one, with the same embeddings; copies their
-        weights."""
+        """Stack copies of K classifiers of one shape, or cut from one, with the same embeddings."""
         config = models[0].config
         embeddings = models[0].get_submodule("bert.embeddings")
         assert isinstance(embeddings, BertEmbeddings)
@@ -202,8 +201,7 @@ class Population:
     def _sublayer(
         self, letter: str, layer: int, hidden_KTD: Tensor, at: _Pass, *, first_only: bool = False
     ) -> Tensor:
-        """Output of the attention or the FFN of a layer, mixed with its input by the mask of the
-        layer."""
+        """Output of a layer's attention or FFN, mixed with its input by the mask of the layer."""
         # The FFN takes first positions alone, too.
         trace, mask_KB = at.trace, at.mask("layers", layer)
         present = [widths[layer].layers for widths in self.widths]
@@ -241,8 +239,7 @@ class Population:
     def through(
         self, layers: Sequence[int], hidden_KBSD: Tensor, attended_BS: Tensor
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Run some layers of a plain BERT on (K, B, S, D): returns the states between them, and
-        logits after the last."""
+        """Run layers of a plain BERT on (K, B, S, D): states, and logits after the last."""
         sequences = len(attended_BS)
         with autocast(self.matmul_dtype, attended_BS.device.type):
             students = replace(self, weights=rounded_weights(self.weights, self.rounding, layers))
@@ -371,8 +368,7 @@ class Population:
 
 @lru_cache(maxsize=256)
 def _present(layers: tuple[int, ...], device: str) -> Tensor:
-    """Mask of the students that have a layer, (K, 1); cached, as a recorded step cannot fetch from
-    the host."""
+    """Mask (K, 1) of the students with a layer; cached, as a recorded step cannot fetch it."""
     return on_device(torch.tensor(layers)[:, None], device)
 
 
@@ -389,8 +385,7 @@ def _attend(
     scale: float,
     rounded: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    """Attention (N, H, S, P) of heads (N, S, H, P), `added` to the scores; plain matmuls if it is
-    `rounded`."""
+    """Attention (N, H, S, P) of heads (N, S, H, P); in plain matmuls if it is `rounded`."""
     query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
     if rounded is not None:
         scores = _float32(query @ key.transpose(-1, -2)) * scale + _float32(added)

@@ -43,8 +43,7 @@ class StageTraining:
         seed: int,
         temperatures: Sequence[float] = (),
     ):
-        """Prepare to train `slots` of a population at the peaks `rates`; before the cut there are
-        no architectures."""
+        """Prepare to train these slots at the peaks `rates`; architectures exist after the cut."""
         self.problem, self.population, self.stage = problem, population, stage
         self.slots, self.rates = list(slots), list(rates)
         self.batch_size, self.seed = batch_size, seed
@@ -88,8 +87,7 @@ class StageTraining:
     def mask_gradients(
         self, batch: Batch, masks: Masks, loss: Callable[[Tensor, Batch], Tensor]
     ) -> tuple[Tensor, Tensors]:
-        """Loss (K,) of logits on a batch under masks, and its gradients by the masks; the same loss
-        at each call."""
+        """Loss (K,) of logits under masks, always the same one, and its gradients by the masks."""
 
         def gradients(inputs: Tensors) -> Tensors:
             of_batch, given = batch_and_masks(inputs)
@@ -106,8 +104,7 @@ class StageTraining:
         return self.population.slot(self.slots.index(slot))
 
     def curves(self) -> dict[int, list[CurvePoint]]:
-        """Rows of each student's learning curve, by slot, read back at once: no step waits for the
-        device."""
+        """Learning curves by slot, read back at once: no step waits for the device."""
         return dict(zip(self.slots, curve_points(self.stage.name, self.measured), strict=True))
 
     def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
@@ -131,8 +128,7 @@ class StageTraining:
         batch: Batch,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """Loss (K,) of logits on a batch; `wanted` (B, C) stands for the teacher's logits if
-        given."""
+        """Loss (K,) of logits on a batch, against `wanted` (B, C) or the teacher's logits."""
         wanted = self.problem.teacher_logits[batch.rows] if wanted is None else wanted
         loss, several = self.stage.loss, self.problem.train.several
 
@@ -200,8 +196,7 @@ def curve_points(stage: str, measured: Sequence[Mapping[str, Tensor]]) -> list[l
 
 
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
-    """Steps of `epochs` passes over the train split, rounded up; they see fewer rows where the last
-    batch of a pass is not full."""
+    """Steps of `epochs` passes over the train split, rounded up."""
     steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
     return max(1, math.ceil(steps))
 
@@ -221,8 +216,7 @@ def _matching_heads(
 
 
 def _new_fit(problem: Problem, size: int, seed: int) -> dict[str, Tensor]:
-    """A random projection from the student's hidden states to the teacher's; none if equally
-    wide."""
+    """Random projection from the student's hidden states to the teacher's; none if equally wide."""
     # One for each stage. (TinyBERT's is a part of the student, and so goes on.)
     width, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
     if width == wanted:

@@ -391,8 +391,7 @@ def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]
 
 
 def odd_labels(text: LabelledText) -> Iterator[str]:
-    """Notes on labels that differ only in blanks or case, ids that are not 0 to n - 1, labels
-    without judging rows, and labels without train rows; none for regression."""
+    """Notes on labels that look like ids or like one another, and on labels that lack rows."""
     if text.roles["train"].labels.dtype.kind == "f":
         return
     names, ids = text.label_names, list(map(str, range(len(text.label_names))))

@@ -145,8 +145,7 @@ class Teacher(Checked):
         return not all(model.has_classifier for model in self.models)
 
     def settled(self, rows: int, checkpoint: str) -> "Teacher":
-        """Copy with numbers for `epochs` and `learning_rate`, chosen by the train rows and the
-        checkpoint if not set."""
+        """Copy with numbers for `epochs` and `learning_rate`, by rows and width if not set."""
         steps = math.ceil(rows / self.batch_size)
         epochs = self.epochs or min(10, max(3, math.ceil(_STEPS / steps)))
         if (rate := self.learning_rate) is None:
@@ -319,8 +318,7 @@ def weak_teacher_note(
 def words_note(
     teacher: Teacher, metric: Metric, select: Split, logits: Tensor, words: Labels
 ) -> str | None:
-    """Note on a teacher that is not clearly better, by a paired bootstrap, than a linear model on
-    words."""
+    """Note on a teacher not clearly better, by a paired bootstrap, than a linear model on words."""
     labels, classes, both = select.labels, logits.shape[-1], (select.answers(logits).numpy(), words)
     value, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
     gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)

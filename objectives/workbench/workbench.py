@@ -282,8 +282,7 @@ def prepare(
 def _solve_classifier(
     student: BertForSequenceClassification, train: Split, logits: Tensor, device: str
 ) -> None:
-    """Set a new classifier to the least squares fit of the teacher's logits, (rows of train, C), on
-    the pooled states, as alpha learns through it before a stage trains it."""
+    """Solve a new classifier for the teacher's logits, as alpha learns through it at once."""
     rows = np.random.default_rng(0).permutation(len(train))[:_SOLVED]
     pooled = predict_with(
         lambda inputs: student.bert(**inputs).pooler_output, train.at(rows), device
