@@ -11,7 +11,7 @@ All is computed from answers that are there: nothing is trained, no model is run
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,8 +179,7 @@ class CascadePair:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class DeferralCurve:
+class DeferralCurve(NamedTuple):
     """Cascades of one pair by the rows that they defer, from none to all."""
 
     thresholds: NDArray[np.float64]
@@ -192,9 +191,8 @@ class DeferralCurve:
 
 def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
     """Pair two members by the confidence that best predicts on which selection rows they agree."""
-    logits = small.logits["select"]
-    temperature = temperature_of(logits, large.logits["select"].argmax(-1))
-    alike = logits.argmax(-1) == large.logits["select"].argmax(-1)
+    logits, wanted = small.logits["select"], large.logits["select"].argmax(-1)
+    temperature, alike = temperature_of(logits, wanted), logits.argmax(-1) == wanted
 
     def told(kind: Confidence) -> float:
         """Mean agreement of the two among the n surest rows, over all n."""

@@ -23,8 +23,6 @@ from objectives.combining.members import enough
 _STEP = 0.98
 """Largest cost of the next tested cascade, as a share of the one before: nearer ones differ in few
 answers, and a bootstrap takes long. A single model is always tested."""
-
-
 _MARGIN = 0.95
 """Share of a limit of costs that a cascade may take on the rows that choose it."""
 
@@ -85,10 +83,7 @@ def _cheapest_passing(
     candidates = [*fitted, *threefold(fitted, third)]
     curves = [pair.judged_by(third).curve() for pair in candidates]
     numbers = np.repeat(np.arange(len(curves)), [len(curve.costs) for curve in curves])
-    thresholds, costs, agreed = (
-        np.concatenate([getattr(curve, name) for curve in curves])
-        for name in ("thresholds", "costs", "agreed")
-    )
+    thresholds, costs, agreed = map(np.concatenate, zip(*curves, strict=True))
     order = np.lexsort((-agreed, costs))
     best = np.maximum.accumulate(agreed[order])
     front = order[np.diff(best, prepend=-math.inf) > 0]

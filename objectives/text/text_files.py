@@ -296,12 +296,14 @@ def _labels(
 
 def _kinds(row: Sequence[str], columns: Sequence[int]) -> tuple[str, ...]:
     """Values of these columns, with one placeholder for all numbers."""
+    values = [row[column] for column in columns]
+    return tuple("0" if is_number(value) else value.strip() for value in values)
 
-    def kind(text: str) -> str:
-        try:
-            float(text)
-        except ValueError:
-            return text.strip()
-        return "0"
 
-    return tuple(kind(row[column]) for column in columns)
+def is_number(text: str) -> bool:
+    """Whether Python reads the text as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

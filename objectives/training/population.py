@@ -39,8 +39,7 @@ class Trace:
     hidden: list[Tensor] = field(default_factory=list)
     """Hidden states (K, B, S, D) of the embeddings, then of each layer."""
     scores: list[Tensor | None] = field(default_factory=list)
-    """Attention scores (K, B, H, S, S) of each layer, before padding is masked and before the
-    softmax. None in a layer without heads."""
+    """Attention scores (K, B, H, S, S) of each layer before the softmax; None without heads."""
     masks: list[Tensor | None] = field(default_factory=list)
     """Mask of each layer, (K, B) or (K, 1); None where all students have it."""
     with_scores: bool = True
@@ -74,11 +73,9 @@ class Population:
     # seed and data.
 
     weights: dict[str, Tensor]
-    """Weights (K, ...) by BERT's names, without embeddings; all but relative positions are
-    trainable."""
+    """Weights (K, ...) by BERT's names, without embeddings; relative positions do not learn."""
     reads: dict[str, Tensor]
-    """Dimensions that a projection reads, (K, I) int64, by its name, D for a zero; all if it is
-    missing."""
+    """Dimensions (K, I) int64 that a projection reads, by name, D for a zero; missing: all."""
     embeddings: BertEmbeddings
     widths: tuple[tuple[Widths[int], ...], ...]
     """Widths of each layer of each student, without padding."""
@@ -92,11 +89,9 @@ class Population:
     pooler_activation: nn.Module
     layer_norm_eps: float
     matmul_dtype: torch.dtype
-    """Type of the matmuls, float32 or bfloat16. Weights, masks, residual sums, norms and logits are
-    float32."""
+    """Type of the matmuls, float32 or bfloat16; all else is float32."""
     rounding: tuple[BertArchitecture, ...] = ()
-    """Architectures of quantised students, whose weights and inputs are rounded in a forward pass;
-    empty if nothing is rounded. Gradients pass the rounding unchanged."""
+    """Architectures of quantised students, whose weights and inputs a forward pass rounds."""
 
     @classmethod
     def of(
@@ -211,9 +206,8 @@ class Population:
             mask_KB = _present(tuple(present), str(hidden_KTD.device))
         if trace is not None and letter == "s":
             trace.masks.append(mask_KB)
+            trace.scores.append(None)
         if not self.padded[layer].layers:
-            if trace is not None and trace.with_scores and letter == "s":
-                trace.scores.append(None)
             return hidden_KTD
         if letter == "f":
             given_KTD = self._feed_forward(layer, hidden_KTD, at)
@@ -302,7 +296,7 @@ class Population:
                 scores_KBHSS = _float32(scores_NHSS).unflatten(0, (self.size, -1))
                 if bias_KHU is not None:
                     scores_KBHSS = scores_KBHSS + _float32(bias_K1HQS)
-                trace.scores.append(scores_KBHSS)
+                trace.scores[-1] = scores_KBHSS
             rounded = None
             if any(architecture.layers[layer].attention_bits for architecture in self.rounding):
                 rounded = partial(rounded_products, architectures=self.rounding, layer=layer)
@@ -313,8 +307,6 @@ class Population:
             attended = self._linear(name + "output.dense", context_KTV)
         else:
             attended = self.weights[name + "output.dense.bias"][:, None]
-            if trace is not None and trace.with_scores:
-                trace.scores.append(None)
         return self._norm(name + "output.LayerNorm", attended + residual_KTD)
 
     def _inputs(self, name: str, layer: int, hidden_KTD: Tensor, at: _Pass) -> dict[str, Tensor]:

@@ -93,13 +93,11 @@ def _stored(problem: Problem, dtype: torch.dtype, progress: Progress) -> "_KeptS
     if size > _LIMIT:
         return None
     # Another teacher, which is let go with its copy of the weights.
-    run = RunTeacher(problem.teacher, dtype)
+    run, states = RunTeacher(problem.teacher, dtype), None
     if device == "cpu":
         states = _read_or_written(run, problem, shape, progress)
     elif size < torch.cuda.mem_get_info(device)[0] // 4:
         states = torch.cat([*run.states_of(problem.train, device, progress)])
-    else:
-        states = None
     if states is None:
         return None
     starts = np.empty_like(lengths)
