@@ -1,8 +1,10 @@
 """A problem with what scores its results: prepared once a launch, hidden from the searches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,22 @@ from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.engines.names import BITS, FULL_BITS, Engine
+from objectives.engines.serving import make_runnable
 from objectives.errors import UserError
 from objectives.measures.bits import BitOps, Bytes
 from objectives.measures.bootstrap import Worth
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
-from objectives.measures.evaluate import Objective, less_thresholds, nearness, predict_with, score
+from objectives.measures.evaluate import (
+    Objective,
+    divergence,
+    less_thresholds,
+    metric_with_interval,
+    nearness,
+    predict,
+    predict_with,
+    score,
+)
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.measures.score import Score
@@ -43,7 +55,6 @@ from objectives.workbench.inputs import (
     notes_on_rows,
     rows_of_students,
 )
-from objectives.workbench.scoring import score_of, served_answers
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import answers_of_words, worth_of_words
 
@@ -276,6 +287,38 @@ def prepare(
         features=features_of(labelled, splits["select"], unpruned.metric),
         beside=beside,
     )
+
+
+def served_answers(
+    engine: Engine, model: PreTrainedModel, splits: Mapping[str, Split], device: str
+) -> dict[str, Tensor]:
+    """Logits (rows, C) of each split as an engine gives them; those of float32 are torch's."""
+    if BITS[engine] == FULL_BITS:
+        return {role: predict(model, split, device) for role, split in splits.items()}
+    with TemporaryDirectory() as scratch:
+        threads = torch.get_num_threads()
+        (served,) = make_runnable(engine, {scratch: model}, Path(scratch), threads, device)
+        return {role: predict_with(served.run, split) for role, split in splits.items()}
+
+
+def score_of(
+    answers: Mapping[str, Tensor],
+    teacher: Mapping[str, Tensor],
+    splits: Mapping[str, Split],
+    metric: Metric,
+    labels: Sequence[str],
+    **sizes: Any,
+) -> Score:
+    """Score answers beside the teacher's, both logits (rows, C) by role, "train" if it is there."""
+    # `labels` are those that have thresholds of their own, `sizes` are fields of a `Score`.
+    judged, thresholds = answers, list[float]()
+    if labels:
+        judged, thresholds = less_thresholds(answers, splits["select"], metric)
+    select, heldout = (metric_with_interval(judged[role], splits[role], metric) for role in JUDGING)
+    far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
+    sizes["thresholds"] = dict(zip(labels, thresholds, strict=True))
+    sizes["train_divergence"] = far.get("train")
+    return Score(*select, *heldout, far["select"], far["heldout"], **sizes)
 
 
 @torch.no_grad()
