@@ -190,20 +190,19 @@ def prepare(
             session.progress.note(line)
             notes.append(line)
 
+    task, text, teacher = inputs.task, inputs.text, inputs.teacher
     splits = {role: inputs.split(role) for role in ROLES}
     check_tokens(inputs, splits.values())
-    of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
-    note(*inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
+    note(*inputs.notes, *notes_on_rows(inputs, splits), *teacher_notes(teacher, text.label_names))
     answering = inputs.answering(splits["train"], session)
     bert = answering.bert
     answers = {
-        role: answering.answer(splits[role], inputs.text.roles[role])
-        for role in (*JUDGING, "alpha")
+        role: answering.answer(splits[role], text.roles[role]) for role in (*JUDGING, "alpha")
     }
-    if not inputs.task.labelled:
+    if not task.labelled:
         splits |= {role: splits[role].answered(logits) for role, logits in answers.items()}
     labelled = splits["train"]
-    train, texts, alpha = rows_of_students(inputs, splits, fidelity, session)
+    train, rows, alpha = rows_of_students(inputs, splits, fidelity, session)
     student = _student(inputs, bert, session)
     sizes, counted, flops = _costs(
         inputs, answering, student, session, cost, engine, latency_batch, spaces
@@ -214,36 +213,32 @@ def prepare(
     served = {role: answers[role] for role in JUDGING}
     if BITS[engine] != FULL_BITS and bert is not None:
         served = served_answers(engine, bert, judging, session.device)
-    labels = tuple(inputs.text.label_names) if inputs.task.own_thresholds else ()
+    labels = tuple(text.label_names) if task.own_thresholds else ()
     for role, logits in {**answers, **served}.items():
-        check_answers(inputs.teacher, logits, inputs.text.roles[role].texts)
-    unpruned = score_of(served, answers, judging, inputs.task.metric, labels, **sizes)
+        check_answers(teacher, logits, text.roles[role].texts)
+    unpruned = score_of(served, answers, judging, task.metric, labels, **sizes)
     if inputs.student_layers is not None:
         note(
             f"students of layers {inputs.student_layers} begin at a ratio of "
             f"{counted.cost.full / counted.full:.3g}: a larger target_ratio cannot be met"
         )
-    worth_of_teacher = inputs.task.metric, unpruned.metric, unpruned.interval
-    selected = splits["select"].labels, len(inputs.text.label_names)
-    note(weak_teacher_note(inputs.teacher, *worth_of_teacher, *selected))
-    judged = served
-    if labels:
-        judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)
+    select, of_unpruned = splits["select"], (task.metric, unpruned.metric, unpruned.interval)
+    note(weak_teacher_note(teacher, *of_unpruned, select.labels, len(text.label_names)))
     words = None
-    if inputs.task.labelled:
-        of_words = answers_of_words(inputs.task, inputs.text, session)
-        pair = judged["select"], of_words["select"]
-        note(words_note(inputs.teacher, inputs.task.metric, splits["select"], *pair))
-        words = worth_of_words(inputs.task, inputs.text, of_words)
-    teacher_logits = answering.answer(train, texts)
-    check_answers(inputs.teacher, teacher_logits, texts.texts)
+    if task.labelled:
+        of_words = answers_of_words(task, text, session)
+        judged = less_thresholds(served, select, task.metric)[0] if labels else served
+        note(words_note(teacher, task.metric, select, judged["select"], of_words["select"]))
+        words = worth_of_words(task, text, of_words)
+    teacher_logits = answering.answer(train, rows)
+    check_answers(teacher, teacher_logits, rows.texts)
     train = train.answered(teacher_logits)
     if student is not None and inputs.start and not inputs.start.has_classifier:
         _solve_classifier(student, train, teacher_logits, session.device)
     some = np.random.default_rng(0).permutation(len(train))[:_LEARNT]
-    learnt = Examples([texts.texts[row] for row in some], train.labels[some])
+    learnt = Examples([rows.texts[row] for row in some], train.labels[some])
     worth = (
-        partial(score, metric=inputs.task.metric, own_thresholds=bool(labels))
+        partial(score, metric=task.metric, own_thresholds=bool(labels))
         if objective == "metric"
         else partial(nearness, teacher=answers["select"])
     )
@@ -261,21 +256,21 @@ def prepare(
             counted=counted,
             student_is_new=inputs.student is not None,
             student_layers=inputs.student_layers,
-            select_score=partial(worth, split=splits["select"], device=session.device),
+            select_score=partial(worth, split=select, device=session.device),
             vocabulary=Vocabulary(inputs.tokenizer, train),
             device=session.device,
             cache=session.cache,
-            teacher_engine=inputs.teacher.engine,
+            teacher_engine=teacher.engine,
             seq_len=inputs.seq_len,
             beside=tuple(extra.problem for extra in beside.values()),
         ),
-        select=splits["select"],
+        select=select,
         heldout=splits["heldout"],
         learnt=train.at(some),
-        texts={**{role: inputs.text.roles[role] for role in JUDGING}, "train": learnt},
+        texts={**{role: text.roles[role] for role in JUDGING}, "train": learnt},
         teacher_answers={**{r: answers[r] for r in JUDGING}, "train": teacher_logits[some]},
         engine=engine,
-        metric=inputs.task.metric,
+        metric=task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
         unpruned_answers=served,
@@ -284,7 +279,7 @@ def prepare(
         flops_full=int(flops.full),
         labels=labels,
         notes=(*notes, *(f"{name}: {line}" for name, b in beside.items() for line in b.notes)),
-        features=features_of(labelled, splits["select"], unpruned.metric),
+        features=features_of(labelled, select, unpruned.metric),
         beside=beside,
     )
 
