@@ -203,9 +203,7 @@ def _wanted_one(kind: Any, value: Any) -> str | None:
     if origin is Mapping:
         if not isinstance(value, Mapping):
             return "a mapping"
-        right = next(
-            filter(None, (wanted(get_args(kind)[1], item) for item in value.values())), None
-        )
+        right = next(filter(None, map(partial(wanted, get_args(kind)[1]), value.values())), None)
         return right and f"a mapping of which each is {right}"
     if origin is Literal:
         among = get_args(kind)
