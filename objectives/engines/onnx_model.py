@@ -60,7 +60,7 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     import onnx
 
     asked, model = model, dense(model)
-    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > _LARGEST:
         raise UserError(
             f"the model has {size / 1e9:.1f} GB of weights, and a file of ONNX holds "

@@ -271,13 +271,11 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
             f"column '{task.label}' has {len(names)} labels ({a_few(names)}); with "
             "multi_label=True there must be two or more"
         )
-    each = [
-        np.array([[name in row for name in names] for row in part.values], np.int8)
-        for part in parts
-    ]
-    return names, [
-        replace(part, labels=sets[part.labels]) for part, sets in zip(parts, each, strict=True)
-    ]
+    labelled = []
+    for part in parts:
+        sets = np.array([[name in row for name in names] for row in part.values], np.int8)
+        labelled.append(replace(part, labels=sets[part.labels]))
+    return names, labelled
 
 
 def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
