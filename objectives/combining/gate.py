@@ -28,8 +28,7 @@ _MARGIN = 0.95
 
 
 def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
-    """Cheapest cascade that agrees with the unpruned model on this share, below 1, of all rows.
-    None if the selection rows cannot prove that of any cascade, or are too few."""
+    """Cheapest cascade that provably agrees with the unpruned model on this share of all rows."""
     needed = enough(share, vouching(_rows(pairs)))
     if needed is None:
         return None
@@ -44,8 +43,7 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
 def cheapest_keeping(
     pairs: Sequence[CascadePair], least: float, kept: float = 0.0
 ) -> Cascade | None:
-    """The cheapest cascade of a metric of at least `least`, above `kept` times the unpruned model's
-    on the same rows; None where the selection rows cannot say so of any, or are too few."""
+    """Cheapest cascade whose metric is provably `least` above `kept` times the unpruned one's."""
     # Where no row differs a bootstrap is sure of anything: rows that may show no breaking share,
     # though there is one, cannot vouch.
     share = pairs[0].rows.share_that_breaks(least, kept) if pairs else 0.0

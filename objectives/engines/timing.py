@@ -34,8 +34,7 @@ def in_turns(
     device: str,
     advance: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float64]:
-    """Milliseconds (rounds, runs), after warm-ups; every other round goes backwards. `advance` is
-    called after each round, the `WARM_UPS` among them."""
+    """Milliseconds (rounds, runs); `advance` is called after each round, also of the warm-ups."""
     times = np.empty((WARM_UPS + rounds, len(runs)))
     with _compiling(len(runs)) if engine == "compile" else nullcontext():
         for number, row in enumerate(times):
