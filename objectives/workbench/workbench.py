@@ -102,7 +102,14 @@ class Workbench:
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
         """Logits (rows, C) float32 of the student on "select", "heldout", "train" in the engine."""
-        return served_answers(self.engine, model, self._judging(architecture), self.problem.device)
+        splits, tokenizer = self._splits, self.tokenizer_of(architecture)
+        if tokenizer is not self.tokenizer:
+            for role, split in splits.items():
+                tokens = tokenise(
+                    self.texts[role], role, tokenizer, split.max_length, split.truncation
+                )
+                splits[role] = replace(tokens, labels=split.labels)
+        return served_answers(self.engine, model, splits, self.problem.device)
 
     def score(
         self,
@@ -150,18 +157,6 @@ class Workbench:
     def _splits(self) -> dict[str, Split]:
         return {"select": self.select, "heldout": self.heldout, "train": self.learnt}
 
-    def _judging(self, architecture: Architecture) -> dict[str, Split]:
-        """Judging splits in the tokens of this architecture."""
-        splits = self._splits
-        tokenizer = self.tokenizer_of(architecture)
-        if tokenizer is not self.tokenizer:
-            for role, split in splits.items():
-                tokens = tokenise(
-                    self.texts[role], role, tokenizer, split.max_length, split.truncation
-                )
-                splits[role] = replace(tokens, labels=split.labels)
-        return splits
-
 
 def prepare(
     inputs: Inputs,
@@ -207,7 +202,11 @@ def prepare(
     sizes, counted, flops = _costs(
         inputs, answering, student, session, cost, engine, latency_batch, spaces
     )
-    note(_unknown_cost_note(inputs, counted, sizes["cost"]))
+    if inputs.only_answers and inputs.start is not None and sizes["cost"] == counted.full:
+        note(
+            f"the cost of the teacher is not known, as '{teacher.name}' {inputs.only_answers}: "
+            "reports show that of ratio 1"
+        )
     start = bert or student
     judging = {role: splits[role] for role in JUDGING}
     served = {role: answers[role] for role in JUDGING}
@@ -394,15 +393,6 @@ def _costs(
         "widths": widths,
     }
     return of_teacher, counted, flops
-
-
-def _unknown_cost_note(inputs: Inputs, counted: Budget, cost: float) -> str | None:
-    if not inputs.only_answers or inputs.start is None or cost != counted.full:
-        return None
-    return (
-        f"the cost of the teacher is not known, as '{inputs.teacher.name}' "
-        f"{inputs.only_answers}: reports show that of ratio 1"
-    )
 
 
 def _whole(inputs: Inputs, cost: CostName, known: Mapping[str, float]) -> tuple[Budget, Budget]:
