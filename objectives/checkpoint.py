@@ -14,12 +14,12 @@ from objectives.cache import atomic_write, read_cached
 _SAID = "said"
 
 
-def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, object]) -> None:
-    """Replace the file by these tensors and `values` as JSON."""
+def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], more: Mapping[str, object]) -> None:
+    """Replace the file by these tensors and `more` as JSON."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as unfinished:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        save_file(plain, unfinished, {_SAID: json.dumps(said)})
+        save_file(plain, unfinished, {_SAID: json.dumps(more)})
 
 
 def read_checkpoint(

@@ -194,12 +194,12 @@ def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
     logits, wanted = small.logits["select"], large.logits["select"].argmax(-1)
     temperature, alike = temperature_of(logits, wanted), logits.argmax(-1) == wanted
 
-    def told(kind: Confidence) -> float:
+    def agreement(kind: Confidence) -> float:
         """Mean agreement of the two among the n surest rows, over all n."""
         order = np.argsort(-confidence_of(kind, logits, temperature), kind="stable")
         return float((np.cumsum(alike[order]) / np.arange(1, len(order) + 1)).mean())
 
-    return CascadePair(small, large, rows, max(CONFIDENCES, key=told), temperature)
+    return CascadePair(small, large, rows, max(CONFIDENCES, key=agreement), temperature)
 
 
 def spread(models: Sequence[_Model], most: int) -> list[_Model]:

@@ -16,11 +16,11 @@ WARM_UPS = 3
 """Number of rounds whose times do not count."""
 
 
-def tokens(known: int, batch: int, length: int) -> Feeds:
+def tokens(vocabulary: int, batch: int, length: int) -> Feeds:
     """Random tokens of a vocabulary, without padding: each (batch, length)."""
     generator = torch.Generator().manual_seed(0)
     return {
-        "input_ids": torch.randint(known, (batch, length), generator=generator),
+        "input_ids": torch.randint(vocabulary, (batch, length), generator=generator),
         "attention_mask": torch.ones(batch, length, dtype=torch.long),
         "token_type_ids": torch.zeros(batch, length, dtype=torch.long),
     }

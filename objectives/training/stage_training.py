@@ -130,23 +130,21 @@ class StageTraining:
     ) -> Tensor:
         """Loss (K,) of logits on a batch, against `wanted` (B, C) or the teacher's logits."""
         wanted = self.problem.teacher_logits[batch.rows] if wanted is None else wanted
-        loss, several = self.stage.loss, self.problem.train.several
-
-        def said() -> Tensor:
-            return prediction_loss(logits, wanted, self.temperature, several=several)
-
-        if student is None or teacher is None:
-            return said()
-        attended = batch.attention_mask
-        fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
-        with autocast(self.population.matmul_dtype, self.problem.device):  # of the projection
-            if loss == "hint":
-                return hint_loss(student, teacher, attended, fit)
-            if loss in WITH_SCORES:
-                inside = intermediate_loss(student, teacher, attended, self.heads, fit)
-            else:
-                inside = hidden_loss(student, teacher, attended, fit)
-        return inside if loss == "intermediate" else said() + self.stage.hidden_weight * inside
+        loss, several, inside = self.stage.loss, self.problem.train.several, None
+        if student is not None and teacher is not None:
+            attended = batch.attention_mask
+            fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
+            with autocast(self.population.matmul_dtype, self.problem.device):  # of the projection
+                if loss == "hint":
+                    inside = hint_loss(student, teacher, attended, fit)
+                elif loss in WITH_SCORES:
+                    inside = intermediate_loss(student, teacher, attended, self.heads, fit)
+                else:
+                    inside = hidden_loss(student, teacher, attended, fit)
+            if loss in ("hint", "intermediate"):
+                return inside
+        answers = prediction_loss(logits, wanted, self.temperature, several=several)
+        return answers if inside is None else answers + self.stage.hidden_weight * inside
 
 
 def batch_and_masks(inputs: Tensors) -> tuple[Batch, dict[str, Tensor]]:
