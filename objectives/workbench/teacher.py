@@ -280,13 +280,11 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
         yield f"the teacher '{teacher.name}' {why}: " + (
             f"{', '.join(f'Teacher.{name}' for name in inactive)} does nothing"
         )
-    hard = bool(teacher.answers) and teacher.answers_as == "labels"
-    for name, acts, of in (
-        ("answers_as", bool(teacher.answers), "answers"),
-        ("smoothing", hard, "labels as answers"),
-    ):
-        if not acts and getattr(teacher, name) != getattr(Teacher, name):
-            yield f"Teacher.{name} does nothing: it is for {of} that are given"
+    if not teacher.answers and teacher.answers_as != Teacher.answers_as:
+        yield "Teacher.answers_as does nothing: it is for answers that are given"
+    hard = teacher.answers and teacher.answers_as == "labels"
+    if not hard and teacher.smoothing != Teacher.smoothing:
+        yield "Teacher.smoothing does nothing: it is for labels as answers that are given"
 
 
 def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
