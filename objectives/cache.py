@@ -31,8 +31,7 @@ def content_key(ingredients: Mapping[str, object]) -> str:
 
 @contextmanager
 def atomic_write(target: Path, *, replace: bool = True) -> Iterator[Path]:
-    """Path of a file or folder to write; it becomes `target` at the end, replacing an existing one,
-    or vanishes on an error."""
+    """Path to write a file or folder at; it becomes `target` at the end, or goes on an error."""
     # What a killed process left under the unfinished name is removed first: only one process may
     # write a `target` at a time, so processes that share its folder hold a lock. Without `replace`
     # several may: nothing but an empty folder becomes `target`, the first time; all others raise

@@ -14,20 +14,19 @@ from objectives.cache import atomic_write, read_cached
 _SAID = "said"
 
 
-def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, object]) -> None:
-    """Replace the file by these tensors and `values` as JSON."""
+def write_checkpoint(file: Path, tensors: Mapping[str, Tensor], more: Mapping[str, object]) -> None:
+    """Replace the file by these tensors and `more` as JSON."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as unfinished:
         plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         # save_file raises an error of its own where the disk is full.
-        unfinished.write_bytes(save(plain, {_SAID: json.dumps(said)}))
+        unfinished.write_bytes(save(plain, {_SAID: json.dumps(more)}))
 
 
 def read_checkpoint(
     file: Path, like: Mapping[str, Tensor], note: Callable[[str], object]
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Return the tensors, on the CPU, and the JSON beside them; None, after a note, if the file is
-    missing, damaged, or differs from `like` in names or shapes."""
+    """Tensors, on the CPU, and JSON; None, after a note, if damaged or unlike `like`."""
 
     def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(file, framework="pt") as stored:

@@ -1,5 +1,4 @@
-"""Errors that a user can mend: bad data, a wrong checkpoint, a setting out of range. They show no
-password."""
+"""Errors that a user can mend, such as bad data or a setting out of range, without passwords."""
 
 import inspect
 import json
@@ -155,8 +154,7 @@ class Checked:
 
 
 def check_types(owner: Any) -> None:
-    """Raise UserError for the first field of a dataclass whose value does not have its type; types
-    that `wanted` does not know allow anything."""
+    """Raise UserError for the first field of a dataclass whose value does not have its type."""
     types = types_of(type(owner))
     for field in fields(owner):
         right = wanted(types[field.name], getattr(owner, field.name))
@@ -165,8 +163,7 @@ def check_types(owner: Any) -> None:
 
 
 def check_ranges(owner: object, /, **ranges: tuple[bool, str]) -> None:
-    """Raise UserError for the first field of `owner` that is out of its range: `ranges` says of
-    each whether it is good, and what a good one is."""
+    """Raise UserError for the first field that is not good, given what a good one is."""
     for name, (good, wanted) in ranges.items():
         if not good:
             raise UserError(
@@ -185,7 +182,7 @@ _NAMES = {
 
 
 def wanted(hint: Any, value: Any) -> str | None:
-    """Describe the wanted type if the value does not have it."""
+    """Describe the wanted type if the value does not have it; types unknown here allow anything."""
     if type(value) is hint:  # in most cases, and the rest takes long
         return None
     choices = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
@@ -206,9 +203,7 @@ def _wanted_one(kind: Any, value: Any) -> str | None:
     if origin is Mapping:
         if not isinstance(value, Mapping):
             return "a mapping"
-        right = next(
-            filter(None, (wanted(get_args(kind)[1], item) for item in value.values())), None
-        )
+        right = next(filter(None, map(partial(wanted, get_args(kind)[1]), value.values())), None)
         return right and f"a mapping of which each is {right}"
     if origin is Literal:
         among = get_args(kind)

@@ -167,8 +167,7 @@ class Problem:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest, 16 hexadecimal digits, of everything that a search learns from: models, rows,
-        costs."""
+        """Digest, 16 hexadecimal digits, of all that a search learns from: models, rows, costs."""
         budget = self.budget
         alpha = hashlib.sha256(self.alpha.labels.tobytes()).hexdigest()
         models = {"teacher": self.teacher, "student": self.student}

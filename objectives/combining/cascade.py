@@ -11,7 +11,7 @@ All is computed from answers that are there: nothing is trained, no model is run
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,7 @@ def confidence_of(kind: Confidence, logits: Logits, temperature: float) -> NDArr
 
 
 def temperature_of(logits: Logits, labels: Labels) -> float:
-    """Temperature of the lowest negative log-likelihood (Guo et al. 2017), from equal logarithmic
-    steps between a twentieth and 20; 1 if all rows are right, as then there is none."""
+    """Temperature of the least log-loss (Guo et al. 2017); 1 if all rows are right."""
     rows = np.arange(len(labels))
     if (logits.argmax(-1) == labels).all():
         return 1.0
@@ -120,8 +119,7 @@ class CascadePair:
         return judged(self.joined(threshold), self.rows)
 
     def joined(self, threshold: float) -> Member:
-        """Cascade at a threshold as a member, to which another model can defer; the small model
-        alone if no selection row is deferred."""
+        """Cascade at a threshold as a member; the small model alone if no row is deferred."""
         small, large = self.small, self.large
         deferred = {role: sure < threshold for role, sure in self.sure.items()}
         if not deferred["select"].any():
@@ -181,8 +179,7 @@ class CascadePair:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class DeferralCurve:
+class DeferralCurve(NamedTuple):
     """Cascades of one pair by the rows that they defer, from none to all."""
 
     thresholds: NDArray[np.float64]
@@ -194,16 +191,15 @@ class DeferralCurve:
 
 def pair_of(small: Member, large: Member, rows: GateRows) -> CascadePair:
     """Pair two members by the confidence that best predicts on which selection rows they agree."""
-    logits = small.logits["select"]
-    temperature = temperature_of(logits, large.logits["select"].argmax(-1))
-    alike = logits.argmax(-1) == large.logits["select"].argmax(-1)
+    logits, wanted = small.logits["select"], large.logits["select"].argmax(-1)
+    temperature, alike = temperature_of(logits, wanted), logits.argmax(-1) == wanted
 
-    def told(kind: Confidence) -> float:
+    def agreement(kind: Confidence) -> float:
         """Mean agreement of the two among the n surest rows, over all n."""
         order = np.argsort(-confidence_of(kind, logits, temperature), kind="stable")
         return float((np.cumsum(alike[order]) / np.arange(1, len(order) + 1)).mean())
 
-    return CascadePair(small, large, rows, max(CONFIDENCES, key=told), temperature)
+    return CascadePair(small, large, rows, max(CONFIDENCES, key=agreement), temperature)
 
 
 def spread(models: Sequence[_Model], most: int) -> list[_Model]:

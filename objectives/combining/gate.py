@@ -23,15 +23,12 @@ from objectives.combining.members import enough
 _STEP = 0.98
 """Largest cost of the next tested cascade, as a share of the one before: nearer ones differ in few
 answers, and a bootstrap takes long. A single model is always tested."""
-
-
 _MARGIN = 0.95
 """Share of a limit of costs that a cascade may take on the rows that choose it."""
 
 
 def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | None:
-    """Cheapest cascade that agrees with the unpruned model on this share, below 1, of all rows.
-    None if the selection rows cannot prove that of any cascade, or are too few."""
+    """Cheapest cascade that provably agrees with the unpruned model on this share of all rows."""
     needed = enough(share, vouching(_rows(pairs)))
     if needed is None:
         return None
@@ -46,8 +43,7 @@ def cheapest_agreeing(pairs: Sequence[CascadePair], share: float) -> Cascade | N
 def cheapest_keeping(
     pairs: Sequence[CascadePair], least: float, kept: float = 0.0
 ) -> Cascade | None:
-    """The cheapest cascade of a metric of at least `least`, above `kept` times the unpruned model's
-    on the same rows; None where the selection rows cannot say so of any, or are too few."""
+    """Cheapest cascade whose metric is provably `least` above `kept` times the unpruned one's."""
     # Where no row differs a bootstrap is sure of anything: rows that may show no breaking share,
     # though there is one, cannot vouch.
     share = pairs[0].rows.share_that_breaks(least, kept) if pairs else 0.0
@@ -85,10 +81,7 @@ def _cheapest_passing(
     candidates = [*fitted, *threefold(fitted, third)]
     curves = [pair.judged_by(third).curve() for pair in candidates]
     numbers = np.repeat(np.arange(len(curves)), [len(curve.costs) for curve in curves])
-    thresholds, costs, agreed = (
-        np.concatenate([getattr(curve, name) for curve in curves])
-        for name in ("thresholds", "costs", "agreed")
-    )
+    thresholds, costs, agreed = map(np.concatenate, zip(*curves, strict=True))
     order = np.lexsort((-agreed, costs))
     best = np.maximum.accumulate(agreed[order])
     front = order[np.diff(best, prepend=-math.inf) > 0]

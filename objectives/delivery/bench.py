@@ -136,9 +136,7 @@ def bench(
                     times = in_turns(engine, runs, inputs, rounds, device)
                     of_engine += timings_of(engine, times, sizes, batch, length, flops)
                 scores = on_data.scored(engine, served) if on_data else {}
-                files = {
-                    name: ready.file for name, ready in served.items() if ready.file is not None
-                }
+                files = {n: ready.file for n, ready in served.items() if ready.file is not None}
                 del served, runs  # its sessions: the classifiers have their own
                 if on_data and files:
                     of_engine += on_data.from_text(engine, files, flops)

@@ -52,8 +52,7 @@ def evidence(agreed: Array | int, asked: Array | int, share: float) -> NDArray[n
 
 
 def verdict(agrees: Sequence[bool], share: float) -> bool | None:
-    """Whether at least `share` of all rows agree, with 95% confidence, by `agrees`, in the order
-    of a random draw; None if these are too few."""
+    """Whether `share` of all rows agrees (95% confidence), by rows at random; None if unknown."""
     if not agrees:
         return None
     agreed, asked = np.cumsum(agrees), np.arange(1, len(agrees) + 1)

@@ -86,9 +86,7 @@ def write_classifier(
     thresholds: Sequence[float] | None = None,
     pairs: bool | None = None,
 ) -> None:
-    """Write classifier.json and classify.py. Stages with the same tokenizer share its file;
-    `labels` are in the order of the outputs, None for regression; with `several` a text has each
-    label above its threshold, or above 0.5; `pairs` says whether it reads pairs of texts."""
+    """Write classifier.json and classify.py; `labels` name the outputs, None: it gives a number."""
     for earlier, stage in combinations(stages, 2):
         file, shared = (folder / of_stage["tokenizer"] for of_stage in (stage, earlier))
         if file != shared and file.read_bytes() == shared.read_bytes():
@@ -113,10 +111,7 @@ def deploy(
     truncation: str = "head",
     texts: Texts = (),
 ) -> None:
-    """Write a folder of one model in an engine, which `Classifier` opens.
-
-    `files` is a folder of the model's ONNX files; those that it lacks are written to it. On `texts`
-    its reader is checked (see `stage_of`)."""
+    """Write a folder of one model in an engine; its ONNX files are in `files`, or written there."""
     check_installed("onnx", "onnxscript", "onnxruntime")
     folder.mkdir(parents=True)
     if engine == "onnxruntime-int8" and is_of_words(model):  # which onnxruntime makes slower

@@ -69,8 +69,7 @@ def score_onnx(
     tokenizer: PreTrainedTokenizerBase | None = None,
     thresholds: list[float] | None = None,
 ) -> list[float]:
-    """Metrics of an ONNX file on the selection and held-out rows, in the students' tokens or the
-    model's own; `thresholds` are its probabilities, where labels have their own."""
+    """Metrics on the selection and held-out rows, in the students' tokens or in the model's own."""
     run, metric = partial(run_session, open_session(file)), inputs.task.metric
     splits = {split.role: split for split in inputs.judging(tokenizer)}
     logits = {role: predict_with(run, split) for role, split in splits.items()}

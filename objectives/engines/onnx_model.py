@@ -60,7 +60,7 @@ def write_onnx(model: PreTrainedModel, file: Path) -> float:
     import onnx
 
     asked, model = model, dense(model)
-    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > _LARGEST:
         raise UserError(
             f"the model has {size / 1e9:.1f} GB of weights, and a file of ONNX holds "
@@ -108,8 +108,7 @@ def write_int8(file: Path, quantised: Path) -> None:
 
 
 def write_int4(file: Path, quantised: Path) -> None:
-    """Write an ONNX file's twin whose weights and embeddings have 4 bits, blocks of 32 with a scale
-    and a zero each: smaller than int8's, and slower. Activations are quantised as they come."""
+    """Write an ONNX file's twin in 4 bits, blocks of 32 with a scale and a zero; int8 is faster."""
     check_installed("onnx", "onnxruntime")
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer

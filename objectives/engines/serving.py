@@ -88,7 +88,7 @@ def _in_torch(engine: Engine, model: PreTrainedModel, device: str) -> Served:
     def run(inputs: Feeds) -> Any:
         return call(**{name: value.to(device) for name, value in inputs.items()}).logits
 
-    return Served(run, sum(w.numel() * w.element_size() for w in model.state_dict().values()))
+    return Served(run, sum(weight.nbytes for weight in model.state_dict().values()))
 
 
 def onnx_file(

@@ -16,11 +16,11 @@ WARM_UPS = 3
 """Number of rounds whose times do not count."""
 
 
-def tokens(known: int, batch: int, length: int) -> Feeds:
+def tokens(vocabulary: int, batch: int, length: int) -> Feeds:
     """Random tokens of a vocabulary, without padding: each (batch, length)."""
     generator = torch.Generator().manual_seed(0)
     return {
-        "input_ids": torch.randint(known, (batch, length), generator=generator),
+        "input_ids": torch.randint(vocabulary, (batch, length), generator=generator),
         "attention_mask": torch.ones(batch, length, dtype=torch.long),
         "token_type_ids": torch.zeros(batch, length, dtype=torch.long),
     }
@@ -34,8 +34,7 @@ def in_turns(
     device: str,
     advance: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float64]:
-    """Milliseconds (rounds, runs), after warm-ups; every other round goes backwards. `advance` is
-    called after each round, the `WARM_UPS` among them."""
+    """Milliseconds (rounds, runs); `advance` is called after each round, also of the warm-ups."""
     times = np.empty((WARM_UPS + rounds, len(runs)))
     with _compiling(len(runs)) if engine == "compile" else nullcontext():
         for number, row in enumerate(times):

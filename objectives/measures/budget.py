@@ -55,8 +55,7 @@ def scheduled_ratio(
     schedule: TargetSchedule = "geometric",
     whole: float = 1.0,
 ) -> Tensor:
-    """The target ratio in force at `progress` in [0, 1]: from `whole`, the ratio of the student
-    before it is searched, to R, which it reaches at `ramp`."""
+    """Target ratio at `progress` in [0, 1]: it falls from `whole` to R, which it has at `ramp`."""
     # The steps of a search see the progress 0, 1/n, ..., (n - 1)/n: with a ramp of 1 the target of
     # the last is still just above R. The cut is made to R. "cubic" falls fast at first and slowly
     # at the end (Zhu & Gupta 2018).
@@ -109,8 +108,7 @@ def units_that_fit(scores: Mapping[str, Tensor], cost: Cost, *, limit: float) ->
 def _other_costly_ones(
     lanes: "_Lanes", costly: Tensor, below: Tensor, low: float, high: float
 ) -> Tensor | None:
-    """The counts inside the band whose number of units of a kind, (lanes,) bool, is nearest to that
-    of `below`, and which the others fill up; None if there are none."""
+    """Counts inside the band with nearly as many `costly` units as `below`, if there are any."""
     costliest, others = lanes.ranked[costly[lanes.ranked]], lanes.ranked[~costly[lanes.ranked]]
     numbers, everything_else = range(len(costliest) + 1), lanes.forced + lanes.count(others)
     fewest = bisect_left(

@@ -6,7 +6,7 @@ neurons alone, a few numbers of each, say all; between these the time is interpo
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -134,8 +134,7 @@ def load_latency(
     session: Session,
     engine: Engine = "eager",
 ) -> Latency:
-    """The latency of an unpruned model and of what is cut from it, in an engine: of a table in the
-    cache, named by all that it depends on, which is measured where there is none."""
+    """Latency of an unpruned model and of what is cut from it, by a table that the cache keeps."""
     shape = shape_of(model.config)
     device, threads = session.device, None
     if torch.device(device).type == "cuda":
@@ -160,9 +159,7 @@ def load_latency(
         file, lambda file: json.loads(file.read_bytes())["table"], session.progress.note
     )
     if table is None:
-        heads, ffn = _grid(shape.heads), _grid(shape.ffn)
-        milliseconds, rest = _measure(model, heads, ffn, conditions, session)
-        table = {"heads": heads, "ffn": ffn, "milliseconds": milliseconds, "rest": rest}
+        table = _measure(model, conditions, session)
         with atomic_write(file) as unfinished:
             unfinished.write_text(json.dumps({**ingredients, "table": table}, indent=1))
     rows = tuple(map(tuple, table["milliseconds"]))
@@ -174,18 +171,30 @@ def load_latency(
 def milliseconds_beside(
     model: PreTrainedModel, reference: BertForSequenceClassification, latency: Latency
 ) -> float:
-    """The latency of a model that no table predicts, on the scale of the table: its median time by
-    that of `reference`, the unpruned model, which takes turns, as a busy machine slows both."""
-    conditions, device = latency.conditions, str(next(reference.parameters()).device)
-    with TemporaryDirectory() as scratch:
-        models = {f"{scratch}/model": model, f"{scratch}/reference": reference}
-        threads = torch.get_num_threads()
-        served = make_runnable(conditions.engine, models, Path(scratch), threads, device)
-        vocabulary = min(ready.config.vocab_size for ready in models.values())
-        inputs = tokens(vocabulary, conditions.batch, conditions.seq_len)
-        runs = [ready.run for ready in served]
-        times = in_turns(conditions.engine, runs, inputs, _REPEATS, device)
+    """Latency of a model that no table predicts, by its time beside that of the unpruned one."""
+    device = str(next(reference.parameters()).device)
+    times = _times([model, reference], latency.conditions, device)
     return float(np.median(times[:, 0] / times[:, 1])) * latency.full
+
+
+def _times(
+    models: Sequence[PreTrainedModel],
+    conditions: Conditions,
+    device: str,
+    advance: Callable[[], object] = lambda: None,
+) -> NDArray[np.float64]:
+    """Milliseconds (rounds, models); `advance` is called for each model and each round."""
+    engine, threads, runs = conditions.engine, torch.get_num_threads(), []
+    with TemporaryDirectory() as scratch:
+        for number, model in enumerate(models):
+            folder = Path(scratch, str(number))
+            folder.mkdir()
+            (ready,) = make_runnable(engine, {str(folder): model}, folder, threads, device)
+            runs.append(ready.run)
+            advance()
+        vocabulary = min(model.config.vocab_size for model in models)
+        inputs = tokens(vocabulary, conditions.batch, conditions.seq_len)
+        return in_turns(engine, runs, inputs, _REPEATS, device, advance)
 
 
 def _grid(size: int) -> list[int]:
@@ -202,33 +211,22 @@ def monotone(table: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _measure(
-    model: BertForSequenceClassification,
-    heads: Sequence[int],
-    ffn: Sequence[int],
-    conditions: Conditions,
-    session: Session,
-) -> tuple[list[list[float]], float]:
-    """Milliseconds of one layer by numbers of heads and of neurons, and of all else in a model."""
-    engine, progress, threads = conditions.engine, session.progress, torch.get_num_threads()
+    model: BertForSequenceClassification, conditions: Conditions, session: Session
+) -> dict[str, Any]:
+    """Table of the milliseconds of one layer by heads and neurons, and of all else in a model."""
+    shape = shape_of(model.config)
+    heads, ffn = _grid(shape.heads), _grid(shape.ffn)
     full, none = keep_layers(model, (0,) * _LAYERS), keep_layers(model, ())
     cells = [*((units, 0) for units in heads), *((0, units) for units in ffn[1:])]
     models = [*(_cut_alike(full, *cell) for cell in cells), _cut_alike(none, 0, 0)]
-    progress.begin("measure latency", len(models) + WARM_UPS + _REPEATS)
-    runs = []
-    with TemporaryDirectory() as scratch:
-        for number, cut_model in enumerate(models):
-            folder = Path(scratch) / str(number)
-            folder.mkdir()
-            ready = make_runnable(engine, {str(folder): cut_model}, folder, threads, session.device)
-            runs.append(ready[0].run)
-            progress.advance()
-        inputs = tokens(models[0].config.vocab_size, conditions.batch, conditions.seq_len)
-        times = in_turns(engine, runs, inputs, _REPEATS, session.device, progress.advance)
+    session.progress.begin("measure latency", len(models) + WARM_UPS + _REPEATS)
+    times = _times(models, conditions, session.device, session.progress.advance)
     *stacks, rest = np.median(times, axis=0)
     layers = (np.array(stacks) - rest) / _LAYERS
     of_heads, of_ffn = layers[: len(heads)], layers[[0, *range(len(heads), len(layers))]]
     table = of_heads[:, None] + of_ffn - layers[0]
-    return monotone(table.clip(min=0)).tolist(), float(rest)  # beside noise an empty layer is small
+    table = monotone(table.clip(min=0))  # beside noise an empty layer is small
+    return {"heads": heads, "ffn": ffn, "milliseconds": table.tolist(), "rest": float(rest)}
 
 
 def _cut_alike(

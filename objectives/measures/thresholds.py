@@ -23,8 +23,7 @@ Thresholds = NDArray[np.float64]
 
 
 def chosen(metric: Metric, labels: Labels, logits: Logits) -> Thresholds:
-    """Choose the best thresholds for these rows, both (rows, C), by macro or micro F1; among equal
-    ones the nearest to probability 0.5."""
+    """Best thresholds for rows (rows, C) by macro or micro F1; of equal ones those nearest to 0."""
     order = np.argsort(-logits, axis=0, kind="stable")
     falling = np.take_along_axis(logits.astype(np.float64), order, 0)
     ends = np.full((1, logits.shape[1]), np.inf)

@@ -27,6 +27,7 @@ from objectives.students.bert.pretrained import Checkpoint
 from objectives.students.loading import load
 from objectives.text.data import Split
 from objectives.text.task import Examples
+from objectives.text.text_files import is_number
 
 _ROWS = 100_000
 """Rows of a file that are read, the most frequent words, as TinyBERT does."""
@@ -87,8 +88,7 @@ class WordVectors:
 
 
 def read_glove(path: str) -> WordVectors:
-    """The first 100,000 rows of a GloVe text file: a word and its numbers, between single spaces.
-    Raises UserError for a file that cannot be read, and for a row that is not like the first."""
+    """Read the first 100,000 rows of a GloVe text file. Raises UserError for another file."""
     words: list[str] = []
     rows: list[np.ndarray[tuple[int], np.dtype[np.float32]]] = []
     for number, line in enumerate(_lines(path), start=1):
@@ -96,7 +96,7 @@ def read_glove(path: str) -> WordVectors:
         width = len(rows[0]) if rows else len(fields) - 1
         name, values = fields[: len(fields) - width], fields[len(fields) - width :]
         # Some files have words with spaces in them (". . ."), but none that ends in a number.
-        if not name or not values or any(_is_number(part) for part in name[1:]):
+        if not name or not values or any(map(is_number, name[1:])):
             raise UserError(
                 f"word vectors '{path}': row {number} has {len(fields) - 1} numbers, "
                 f"not {max(width, 1)}; each row must be a word and as many numbers as the first"
@@ -127,14 +127,6 @@ def _lines(path: str) -> Iterator[str]:
             f"word vectors '{path}': the file cannot be read ({reason}); name a GloVe text file, "
             "such as glove.6B.300d.txt"
         ) from error
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -121,11 +121,9 @@ class Split:
 
     def at(self, rows: NDArray[np.int64]) -> Self:
         """Select these rows, in this order."""
-        tokens: dict[str, Any] = {
-            name: [getattr(self, name)[row] for row in rows]
-            for name in ("input_ids", "token_type_ids")
-        }
-        return replace(self, **tokens, labels=self.labels[rows])
+        ids = [self.input_ids[row] for row in rows]
+        types = [self.token_type_ids[row] for row in rows]
+        return replace(self, input_ids=ids, token_type_ids=types, labels=self.labels[rows])
 
     def batch(self, rows: np.ndarray[tuple[int], np.dtype[np.int64]], device: str) -> Batch:
         """Pad these rows to one batch on `device`."""
@@ -169,8 +167,7 @@ class Split:
     def shuffled(
         self, batch_size: int, seed: int | tuple[int, ...], device: str, *, first: int = 0
     ) -> Iterator[Batch]:
-        """Endless batches, each row once an epoch, from batch number `first` on. Their order
-        depends on the seed alone, so that K students share them."""
+        """Endless batches, each row once an epoch, in an order that the seed alone decides."""
         generator, pool_size = np.random.default_rng(seed), _POOL * batch_size
         while True:
             order = generator.permutation(len(self))

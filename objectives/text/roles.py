@@ -22,8 +22,7 @@ _REAL = re.compile(r"[+-]?\d*\.\d+")
 
 
 def load_text(task: Task) -> LabelledText:
-    """Read the data and draw the roles, whose text is then in memory. Raises UserError for missing
-    data, for labels that are all equal, and for too few rows."""
+    """Read the data and draw the roles. Raises UserError for missing data and too few rows."""
     with TemporaryDirectory() as cache:  # for what `datasets` makes of local files
         return _in_roles(task, read(task, cache))
 
@@ -251,8 +250,7 @@ def _classed(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
 
 
 def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
-    """Names of the labels, in the order of their columns or feature, else sorted; and the parts
-    with labels (rows, C) of 1 and 0. Raises UserError for a single label."""
+    """Names of the labels in order; the parts with labels (rows, C), each name's 1 or 0."""
     feature = _label_feature(task, parts)
     inner = getattr(feature, "feature", None)  # of a list
     if not isinstance(task.label, str):
@@ -273,13 +271,11 @@ def _several(task: Task, parts: Sequence[Rows]) -> tuple[list[str], list[Rows]]:
             f"column '{task.label}' has {len(names)} labels ({a_few(names)}); with "
             "multi_label=True there must be two or more"
         )
-    each = [
-        np.array([[name in row for name in names] for row in part.values], np.int8)
-        for part in parts
-    ]
-    return names, [
-        replace(part, labels=sets[part.labels]) for part, sets in zip(parts, each, strict=True)
-    ]
+    labelled = []
+    for part in parts:
+        sets = np.array([[name in row for name in names] for row in part.values], np.int8)
+        labelled.append(replace(part, labels=sets[part.labels]))
+    return names, labelled
 
 
 def _meant(task: Task, labels: set[Any]) -> dict[Any, Any]:
@@ -310,8 +306,7 @@ def number_of(label: Any) -> int | float | None:
 def _take(
     task: Task, role: str, wanted: int, rows: Rows, names: Sequence[str]
 ) -> tuple[Rows, Rows]:
-    """Split off this many rows, stratified by class; returns the remaining and the taken rows. Of a
-    class so rare that train might get none of its rows, train keeps one."""
+    """Split off rows, stratified by class: the rest, and these. Train keeps one of rare classes."""
     drawn, rare, strata = np.arange(len(rows)), np.arange(0), None
     if task.classes:
         share = wanted / len(rows) if role == "train" else 1 - wanted / len(rows)

@@ -204,8 +204,7 @@ class TextFile:
 
 
 def without_views(data: Dataset, cache: str) -> Dataset:
-    """Cast Arrow's string views, which support neither filters nor takes, to strings; a copy lies
-    in `cache`."""
+    """Cast Arrow's string views, which support no filters, to strings; the copy lies in `cache`."""
     plain = Features({name: _without_view(kind) for name, kind in data.features.items()})
     if plain == data.features:
         return data
@@ -219,8 +218,7 @@ def _without_view(kind: Any) -> Any:
 
 
 def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str]) -> str:
-    """Detect the quote character of a CSV: '"' if quotes enclose fields, "" if they are part of the
-    text. Raises UserError if that is unclear."""
+    """Quote character of a CSV, "" for none. Raises UserError if that is unclear."""
     # Nothing: most do not enclose, or in lines with tabs some, and every line is a row without
     # them. Refused: neither holds, or a field of several lines may be rows, as they have as many
     # columns, and known values of `labels`; without labels, if no row needs quotes.
@@ -268,8 +266,7 @@ def quotes_of(path: Path, delimiter: str, encoding: str, labels: Sequence[str]) 
 def _records(
     numbered: Iterator[tuple[int, str]], delimiter: str
 ) -> Iterator[tuple[list[tuple[int, str]], list[str] | None]]:
-    """Numbered lines and fields of each row with a quote; None for the fields if text follows a
-    closing quote, or if none closes."""
+    """Numbered lines and fields of each row with a quote; None for fields if a quote is torn."""
     held: list[tuple[int, str]] = []
 
     def lines() -> Iterator[str]:
@@ -301,12 +298,14 @@ def _labels(
 
 def _kinds(row: Sequence[str], columns: Sequence[int]) -> tuple[str, ...]:
     """Values of these columns, with one placeholder for all numbers."""
+    values = [row[column] for column in columns]
+    return tuple("0" if is_number(value) else value.strip() for value in values)
 
-    def kind(text: str) -> str:
-        try:
-            float(text)
-        except ValueError:
-            return text.strip()
-        return "0"
 
-    return tuple(kind(row[column]) for column in columns)
+def is_number(text: str) -> bool:
+    """Whether Python reads the text as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

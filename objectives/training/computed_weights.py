@@ -19,8 +19,7 @@ _POOLER = "bert.pooler.dense.weight"
 def unit_parts(
     weights: Mapping[str, Tensor], layer: int, axes: Sequence[str], units: int
 ) -> list[Tensor]:
-    """Views (K, units, ., .) of the weights of this many units along these axes of a layer: the
-    rows that make them and the columns that read them."""
+    """Views (K, units, ., .) of a layer's weights that make or read the units along these axes."""
     return [
         weights[f"bert.encoder.layer.{layer}.{linear.name}.weight"]
         .detach()
@@ -33,8 +32,7 @@ def unit_parts(
 
 
 def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Multiply masks, space to (K, layers, *units_of), into the weights by BERT's names; masks of
-    whole layers are left out."""
+    """Multiply masks, space to (K, layers, *units_of), into the weights; not those of layers."""
     masked = dict(weights)
     for space, of_layers in masks.items():
         if space == "layers":
@@ -45,8 +43,7 @@ def masked_weights(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -
 
 
 def _mask(weights: dict[str, Tensor], layer: str, space: str, mask: Tensor) -> None:
-    """Multiply the mask of a layer, (K, *units_of), into its weights: the columns that read a
-    unit."""
+    """Multiply the mask of a layer, (K, *units_of), into the columns that read a unit."""
     if space == "qk":  # no weight reads them: rows, of the query alone
         query, mask_KP = layer + "attention.self.query.", mask.flatten(1)
         weights[query + "weight"] = weights[query + "weight"] * mask_KP[..., None]
@@ -65,8 +62,7 @@ def rounded_weights(
     architectures: Sequence[BertArchitecture],
     layers: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
-    """Round weights of these layers (None: all) and of the pooler to the bits of the
-    architectures."""
+    """Round the pooler and these layers (None: all) to the bits of the architectures."""
     # Students in halves (see `methods/binary_bert.py`) are split alike.
     if not any(architecture.has_bits for architecture in architectures):
         return weights

@@ -96,8 +96,7 @@ def training_steps(
     optimizer: PopulationOptimizer,
     steps: range,
 ) -> Iterator[Tensor]:
-    """Iterate over steps from 0: each is made when its loss is requested, a detached scalar. In
-    between weights and optimiser stay as they are."""
+    """Make each step when its loss, a detached scalar, is requested; in between nothing moves."""
     for step, batch in zip(steps, batches, strict=False):
         of_step = loss(batch, step + 1)
         of_step.backward()
@@ -156,8 +155,7 @@ def distil_states(
     text: Text,
     **training: Any,
 ) -> list[CurvePoint]:
-    """Train the layers of a student of the teacher's width on `intermediate_loss`, as `training`
-    says to `train_cells`; returns the learning curve."""
+    """Train the layers of a student of the teacher's width on the teacher's states and scores."""
     dtype, heads = matmul_dtype("auto", text.device), student.config.num_attention_heads
     population, asked = Population.of([student], dtype), RunTeacher(teacher, dtype)
     every_head = torch.arange(heads)[None].to(text.device), torch.ones(1, heads).to(text.device)

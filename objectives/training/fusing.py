@@ -42,8 +42,7 @@ def fuse(
     wide: LayerSizes,
     hidden: int,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Stack K models cut from one, each weight (K, ...), padded to the widths `wide`; also the
-    inputs that they read."""
+    """Stack K models cut from one, padded to `wide`: weights (K, ...), and what they read."""
     # What a projection reads, (K, inputs) int64 under its name, where `hidden` stands for a zero;
     # it is missing where all models read all.
     weights, names = {}, dict.fromkeys(name for state in states for name in state)

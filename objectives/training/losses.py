@@ -18,8 +18,7 @@ from objectives.training.stages import WITH_SCORES, Loss
 
 
 def sequence_losses(logits_KBC: Tensor, labels_B: Tensor) -> Tensor:
-    """Loss (K, B) of each sequence and student: cross-entropy, squared error or binary by
-    labels."""
+    """Loss (K, B) of each sequence: cross-entropy, squared error or, of several labels, binary."""
     # Classes are int64, numbers floating point, several labels (B, C), whose losses are summed.
     if labels_B.ndim == 2:
         wanted_KBC = labels_B.to(logits_KBC.dtype).expand_as(logits_KBC)
@@ -42,8 +41,7 @@ def prediction_loss(
     *,
     several: bool = False,
 ) -> Tensor:
-    """Soft cross-entropy of the logits, (K,), the mean over the batch; binary for `several`
-    labels."""
+    """Soft cross-entropy of the logits, (K,), mean over the batch; binary for several labels."""
     # At temperature T both logits are divided by T, and the loss is multiplied by T^2, so that its
     # gradient keeps its size (Hinton et al. 2015): up to a constant T^2 KL(teacher, student).
     # Summed over classes as in TinyBERT's paper; its code divides by their number as well. A single
@@ -92,8 +90,7 @@ def intermediate_loss(
 def hidden_loss(
     student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
 ) -> Tensor:
-    """Loss (K,) of the student's hidden states against the teacher's, layer m against
-    `teaching_layer` g(m)."""
+    """Loss (K,) of hidden states, layer m of the student against `teaching_layer` g(m)."""
     # Mean squared errors, summed over the layers. Padding counts for nothing (TinyBERT's code
     # counts it, so that its loss depends on how a batch was padded). Embeddings are frozen: they
     # count only where a projection, `fit` "weight" (K, E, D) and "bias" (K, E), learns from them.
@@ -114,8 +111,7 @@ def hidden_loss(
 def hint_loss(
     student: Trace, teacher: Trace, attended_BS: Tensor, fit: Mapping[str, Tensor]
 ) -> Tensor:
-    """Loss (K,) of the student's middle layer against the teacher's (FitNets, Romero et al.
-    2015)."""
+    """Loss (K,) of the hidden states of the middle layers (FitNets, Romero et al. 2015)."""
     middle, wanted = (trace.hidden[len(trace.hidden) // 2] for trace in (student, teacher))
     errors_KBS = _squared_errors(middle, wanted, fit)
     return (errors_KBS * _token_weights(attended_BS, teacher)).sum((-1, -2))
@@ -133,8 +129,7 @@ def _squared_errors(states: Tensor, wanted_BSE: Tensor, fit: Mapping[str, Tensor
 
 
 def teaching_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
-    """g(m) = floor(m L_T / L_S): the teacher's layer for layer m of the student; 0 is the
-    embeddings."""
+    """Teacher's layer g(m) = floor(m L_T / L_S) for the student's m; 0 is the embeddings."""
     return layer * teacher_layers // student_layers
 
 

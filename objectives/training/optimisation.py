@@ -16,15 +16,12 @@ Schedule = Literal["linear", "constant"]
 
 _WEIGHT_DECAY = 0.01
 _WARMUP = 0.1
-_AVERAGES = ("exp_avg", "exp_avg_sq")
-"""AdamW's names for the averages of gradients and of their squares."""
 
 
 def parameter_groups(
     weights: Mapping[str, Tensor], learning_rate: float | Tensor
 ) -> list[dict[str, Any]]:
-    """Groups for AdamW: weights that decay, then biases and layer norms, which do not (Devlin et
-    al. 2019)."""
+    """Groups for AdamW: weights that decay, then biases and layer norms (Devlin et al. 2019)."""
     groups: list[list[Tensor]] = [[], []]
     for name, weight in weights.items():
         norm = "layernorm" in name.lower().replace("_", "")  # DistilBERT's are "sa_layer_norm"
@@ -102,15 +99,12 @@ class PopulationOptimizer:
                 continue
             size = len(weight) // len(self._parts)
             for index, part in enumerate(self._parts):
-                values = {kind: state[f"{kind}.{name}"] for kind in _AVERAGES}
-                self._optimizer.state[part[name]] = {
-                    "step": state[f"step.{name}"].to(weight.device, copy=True),
-                    # In memory they lie as the weight does: one kernel goes through all three.
-                    **{
-                        kind: torch.empty_like(part[name].data).copy_(value[index * size :][:size])
-                        for kind, value in values.items()
-                    },
-                }
+                moved = self._optimizer.state[part[name]]
+                moved["step"] = state[f"step.{name}"].to(weight.device, copy=True)
+                for kind in ("exp_avg", "exp_avg_sq"):
+                    average = state[f"{kind}.{name}"][index * size :][:size]
+                    # In memory it lies as the weight does: one kernel goes through all three.
+                    moved[kind] = torch.empty_like(part[name].data).copy_(average)
         self._done = done
 
     def step(self) -> None:

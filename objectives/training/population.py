@@ -39,8 +39,7 @@ class Trace:
     hidden: list[Tensor] = field(default_factory=list)
     """Hidden states (K, B, S, D) of the embeddings, then of each layer."""
     scores: list[Tensor | None] = field(default_factory=list)
-    """Attention scores (K, B, H, S, S) of each layer, before padding is masked and before the
-    softmax. None in a layer without heads."""
+    """Attention scores (K, B, H, S, S) of each layer before the softmax; None without heads."""
     masks: list[Tensor | None] = field(default_factory=list)
     """Mask of each layer, (K, B) or (K, 1); None where all students have it."""
     with_scores: bool = True
@@ -74,11 +73,9 @@ class Population:
     # seed and data.
 
     weights: dict[str, Tensor]
-    """Weights (K, ...) by BERT's names, without embeddings; all but relative positions are
-    trainable."""
+    """Weights (K, ...) by BERT's names, without embeddings; relative positions do not learn."""
     reads: dict[str, Tensor]
-    """Dimensions that a projection reads, (K, I) int64, by its name, D for a zero; all if it is
-    missing."""
+    """Dimensions (K, I) int64 that a projection reads, by name, D for a zero; missing: all."""
     embeddings: BertEmbeddings
     widths: tuple[tuple[Widths[int], ...], ...]
     """Widths of each layer of each student, without padding."""
@@ -92,18 +89,15 @@ class Population:
     pooler_activation: nn.Module
     layer_norm_eps: float
     matmul_dtype: torch.dtype
-    """Type of the matmuls, float32 or bfloat16. Weights, masks, residual sums, norms and logits are
-    float32."""
+    """Type of the matmuls, float32 or bfloat16; all else is float32."""
     rounding: tuple[BertArchitecture, ...] = ()
-    """Architectures of quantised students, whose weights and inputs are rounded in a forward pass;
-    empty if nothing is rounded. Gradients pass the rounding unchanged."""
+    """Architectures of quantised students, whose weights and inputs a forward pass rounds."""
 
     @classmethod
     def of(
         cls, models: Sequence[Classifier], matmul_dtype: torch.dtype = torch.float32
     ) -> "Population":
-        """Stack K classifiers of one shape, or cut from one, with the same embeddings; copies their
-        weights."""
+        """Stack copies of K classifiers of one shape, or cut from one, with the same embeddings."""
         config = models[0].config
         embeddings = models[0].get_submodule("bert.embeddings")
         assert isinstance(embeddings, BertEmbeddings)
@@ -202,8 +196,7 @@ class Population:
     def _sublayer(
         self, letter: str, layer: int, hidden_KTD: Tensor, at: _Pass, *, first_only: bool = False
     ) -> Tensor:
-        """Output of the attention or the FFN of a layer, mixed with its input by the mask of the
-        layer."""
+        """Output of a layer's attention or FFN, mixed with its input by the mask of the layer."""
         # The FFN takes first positions alone, too.
         trace, mask_KB = at.trace, at.mask("layers", layer)
         present = [widths[layer].layers for widths in self.widths]
@@ -213,9 +206,8 @@ class Population:
             mask_KB = _present(tuple(present), str(hidden_KTD.device))
         if trace is not None and letter == "s":
             trace.masks.append(mask_KB)
+            trace.scores.append(None)
         if not self.padded[layer].layers:
-            if trace is not None and trace.with_scores and letter == "s":
-                trace.scores.append(None)
             return hidden_KTD
         if letter == "f":
             given_KTD = self._feed_forward(layer, hidden_KTD, at)
@@ -241,8 +233,7 @@ class Population:
     def through(
         self, layers: Sequence[int], hidden_KBSD: Tensor, attended_BS: Tensor
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Run some layers of a plain BERT on (K, B, S, D): returns the states between them, and
-        logits after the last."""
+        """Run layers of a plain BERT on (K, B, S, D): states, and logits after the last."""
         sequences = len(attended_BS)
         with autocast(self.matmul_dtype, attended_BS.device.type):
             students = replace(self, weights=rounded_weights(self.weights, self.rounding, layers))
@@ -305,7 +296,7 @@ class Population:
                 scores_KBHSS = _float32(scores_NHSS).unflatten(0, (self.size, -1))
                 if bias_KHU is not None:
                     scores_KBHSS = scores_KBHSS + _float32(bias_K1HQS)
-                trace.scores.append(scores_KBHSS)
+                trace.scores[-1] = scores_KBHSS
             rounded = None
             if any(architecture.layers[layer].attention_bits for architecture in self.rounding):
                 rounded = partial(rounded_products, architectures=self.rounding, layer=layer)
@@ -316,8 +307,6 @@ class Population:
             attended = self._linear(name + "output.dense", context_KTV)
         else:
             attended = self.weights[name + "output.dense.bias"][:, None]
-            if trace is not None and trace.with_scores:
-                trace.scores.append(None)
         return self._norm(name + "output.LayerNorm", attended + residual_KTD)
 
     def _inputs(self, name: str, layer: int, hidden_KTD: Tensor, at: _Pass) -> dict[str, Tensor]:
@@ -371,8 +360,7 @@ class Population:
 
 @lru_cache(maxsize=256)
 def _present(layers: tuple[int, ...], device: str) -> Tensor:
-    """Mask of the students that have a layer, (K, 1); cached, as a recorded step cannot fetch from
-    the host."""
+    """Mask (K, 1) of the students with a layer; cached, as a recorded step cannot fetch it."""
     return on_device(torch.tensor(layers)[:, None], device)
 
 
@@ -389,8 +377,7 @@ def _attend(
     scale: float,
     rounded: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    """Attention (N, H, S, P) of heads (N, S, H, P), `added` to the scores; plain matmuls if it is
-    `rounded`."""
+    """Attention (N, H, S, P) of heads (N, S, H, P); in plain matmuls if it is `rounded`."""
     query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
     if rounded is not None:
         scores = _float32(query @ key.transpose(-1, -2)) * scale + _float32(added)

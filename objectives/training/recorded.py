@@ -24,8 +24,7 @@ class _Recording:
 
 
 class Recordings:
-    """Recordings of one function of tensors on a GPU, one for each set of shapes that occurs
-    twice."""
+    """CUDA recordings of a function of tensors, one for each set of shapes that occurs twice."""
 
     # The first call of each set of shapes is plain: it loads kernels, and makes what lasts, such as
     # the averages of an optimiser. All calls are on one stream, as autograd runs on the stream that

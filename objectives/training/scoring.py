@@ -40,10 +40,7 @@ def logits_score(
 
 
 def best_of(
-    pairs: Iterable[tuple[_Candidate, float]],
-    count: int,
-    progress: Progress,
-    stage: str = "choose",
+    pairs: Iterable[tuple[_Candidate, float]], count: int, progress: Progress, stage: str = "choose"
 ) -> _Candidate:
     """Candidate of the highest score among this many; the first of equals."""
     progress.begin(stage, count)

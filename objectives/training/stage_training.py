@@ -43,8 +43,7 @@ class StageTraining:
         seed: int,
         temperatures: Sequence[float] = (),
     ):
-        """Prepare to train `slots` of a population at the peaks `rates`; before the cut there are
-        no architectures."""
+        """Prepare to train these slots at the peaks `rates`; architectures exist after the cut."""
         self.problem, self.population, self.stage = problem, population, stage
         self.slots, self.rates = list(slots), list(rates)
         self.batch_size, self.seed = batch_size, seed
@@ -88,8 +87,7 @@ class StageTraining:
     def mask_gradients(
         self, batch: Batch, masks: Masks, loss: Callable[[Tensor, Batch], Tensor]
     ) -> tuple[Tensor, Tensors]:
-        """Loss (K,) of logits on a batch under masks, and its gradients by the masks; the same loss
-        at each call."""
+        """Loss (K,) of logits under masks, always the same one, and its gradients by the masks."""
 
         def gradients(inputs: Tensors) -> Tensors:
             of_batch, given = batch_and_masks(inputs)
@@ -106,8 +104,7 @@ class StageTraining:
         return self.population.slot(self.slots.index(slot))
 
     def curves(self) -> dict[int, list[CurvePoint]]:
-        """Rows of each student's learning curve, by slot, read back at once: no step waits for the
-        device."""
+        """Learning curves by slot, read back at once: no step waits for the device."""
         return dict(zip(self.slots, curve_points(self.stage.name, self.measured), strict=True))
 
     def loss(self, population: Population, batch: Batch, masks: Masks) -> Tensor:
@@ -131,26 +128,23 @@ class StageTraining:
         batch: Batch,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """Loss (K,) of logits on a batch; `wanted` (B, C) stands for the teacher's logits if
-        given."""
+        """Loss (K,) of logits on a batch, against `wanted` (B, C) or the teacher's logits."""
         wanted = self.problem.teacher_logits[batch.rows] if wanted is None else wanted
-        loss, several = self.stage.loss, self.problem.train.several
-
-        def said() -> Tensor:
-            return prediction_loss(logits, wanted, self.temperature, several=several)
-
-        if student is None or teacher is None:
-            return said()
-        attended = batch.attention_mask
-        fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
-        with autocast(self.population.matmul_dtype, self.problem.device):  # of the projection
-            if loss == "hint":
-                return hint_loss(student, teacher, attended, fit)
-            if loss in WITH_SCORES:
-                inside = intermediate_loss(student, teacher, attended, self.heads, fit)
-            else:
-                inside = hidden_loss(student, teacher, attended, fit)
-        return inside if loss == "intermediate" else said() + self.stage.hidden_weight * inside
+        loss, several, inside = self.stage.loss, self.problem.train.several, None
+        if student is not None and teacher is not None:
+            attended = batch.attention_mask
+            fit = {n: value.expand(len(logits), *value.shape[1:]) for n, value in self.fit.items()}
+            with autocast(self.population.matmul_dtype, self.problem.device):  # of the projection
+                if loss == "hint":
+                    inside = hint_loss(student, teacher, attended, fit)
+                elif loss in WITH_SCORES:
+                    inside = intermediate_loss(student, teacher, attended, self.heads, fit)
+                else:
+                    inside = hidden_loss(student, teacher, attended, fit)
+            if loss in ("hint", "intermediate"):
+                return inside
+        answers = prediction_loss(logits, wanted, self.temperature, several=several)
+        return answers if inside is None else answers + self.stage.hidden_weight * inside
 
 
 def batch_and_masks(inputs: Tensors) -> tuple[Batch, dict[str, Tensor]]:
@@ -200,8 +194,7 @@ def curve_points(stage: str, measured: Sequence[Mapping[str, Tensor]]) -> list[l
 
 
 def steps_in(epochs: float, problem: Problem, batch_size: int) -> int:
-    """Steps of `epochs` passes over the train split, rounded up; they see fewer rows where the last
-    batch of a pass is not full."""
+    """Steps of `epochs` passes over the train split, rounded up."""
     steps = round(epochs * len(problem.train) / batch_size, 6)  # 0.1 * 3 * 1000 is over 300
     return max(1, math.ceil(steps))
 
@@ -221,8 +214,7 @@ def _matching_heads(
 
 
 def _new_fit(problem: Problem, size: int, seed: int) -> dict[str, Tensor]:
-    """A random projection from the student's hidden states to the teacher's; none if equally
-    wide."""
+    """Random projection from the student's hidden states to the teacher's; none if equally wide."""
     # One for each stage. (TinyBERT's is a part of the student, and so goes on.)
     width, wanted = problem.student.config.hidden_size, problem.teacher.config.hidden_size
     if width == wanted:

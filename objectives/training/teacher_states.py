@@ -78,8 +78,7 @@ def _run_in(engine: Engine, teacher: Classifier, session: Session) -> ForwardPas
 
 
 def keep_states(problem: Problem, dtype: torch.dtype, progress: Progress) -> None:
-    """Compute the teacher's states, if they fit, so that `teacher_trace` need not run the
-    teacher."""
+    """Compute the teacher's states, if they fit, so that `teacher_trace` need not run it."""
     teacher = _teacher_of(problem, dtype)
     if teacher.stored is None:
         teacher.stored = _stored(problem, dtype, progress)
@@ -94,13 +93,11 @@ def _stored(problem: Problem, dtype: torch.dtype, progress: Progress) -> "_KeptS
     if size > _LIMIT:
         return None
     # Another teacher, which is let go with its copy of the weights.
-    run = RunTeacher(problem.teacher, dtype)
+    run, states = RunTeacher(problem.teacher, dtype), None
     if device == "cpu":
         states = _read_or_written(run, problem, shape, progress)
     elif size < torch.cuda.mem_get_info(device)[0] // 4:
         states = torch.cat([*run.states_of(problem.train, device, progress)])
-    else:
-        states = None
     if states is None:
         return None
     starts = np.empty_like(lengths)
@@ -134,8 +131,7 @@ def _read_or_written(
 def teacher_trace(
     problem: Problem, batch: Batch, dtype: torch.dtype, *, with_scores: bool
 ) -> Trace:
-    """Trace of the teacher on a batch of train. With scores it is computed; otherwise the states
-    have half precision and may be cached."""
+    """Trace of the teacher on a batch of train; without scores in half precision, as it is kept."""
     # States on padding mean nothing.
     teacher = _teacher_of(problem, dtype)
     if teacher.stored is not None and not with_scores:
@@ -159,8 +155,7 @@ class RunTeacher:
 
     @cached_property
     def population(self) -> Population:
-        """Teacher as a population without gradients; its matrices are cast once instead of for each
-        batch."""
+        """Teacher as a population without gradients, whose matrices are cast once."""
         population = Population.of([self.model], self.dtype)
         weights = {
             name: weight.detach().to(torch.float32 if "LayerNorm" in name else self.dtype)
@@ -178,8 +173,7 @@ class RunTeacher:
         return trace
 
     def states_of(self, train: Split, device: str, progress: Progress) -> Iterator[Tensor]:
-        """Run the teacher on every row, longest first: for each batch (tokens, layers + 1, E)
-        float16."""
+        """Hidden states of the rows, longest first: batches (tokens, layers + 1, E) float16."""
         size = sequences_a_pass(train, device)
         progress.begin("keep the teacher's hidden states", math.ceil(len(train) / size))
         for batch in train.in_order(size, device):

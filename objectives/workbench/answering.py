@@ -204,8 +204,7 @@ class GivenAnswers(Answering):
 
 
 def read_given(teacher: Teacher, task: Task, text: LabelledText) -> tuple[GivenAnswers, list[str]]:
-    """Read the answers to all texts of a task, and the names of its labels, which are the answers'
-    own if the task has none. Raises UserError for a missing or invalid answer."""
+    """Read the answers to all texts of a task, and its labels or, of a task without any, theirs."""
     texts = [row for rows in text.roles.values() for row in rows.texts] + [*text.unlabelled]
     hashes, names = hashes_of(texts), list(text.label_names)
     answers = _found(teacher, task, names, hashes)

@@ -391,8 +391,7 @@ def features_of(train: Split, select: Split, teacher: float) -> dict[str, float]
 
 
 def odd_labels(text: LabelledText) -> Iterator[str]:
-    """Notes on labels that differ only in blanks or case, ids that are not 0 to n - 1, labels
-    without judging rows, and labels without train rows; none for regression."""
+    """Notes on labels that look like ids or like one another, and on labels that lack rows."""
     if text.roles["train"].labels.dtype.kind == "f":
         return
     names, ids = text.label_names, list(map(str, range(len(text.label_names))))
@@ -402,38 +401,34 @@ def odd_labels(text: LabelledText) -> Iterator[str]:
             f"and output 0 stands for {names[0]}; if one marks rows without a label, leave them out"
         )
     spellings: dict[str, list[str]] = {}
-    for name in text.label_names:
+    for name in names:
         spellings.setdefault("".join(name.split()).lower(), []).append(name)
-    alike = [" and ".join(map(repr, names)) for names in spellings.values() if len(names) > 1]
+    alike = [" and ".join(map(repr, same)) for same in spellings.values() if len(same) > 1]
     if alike:
         more = f" and {len(alike) - 3:,} more such" if len(alike) > 3 else ""
         yield (
             "labels that differ only in blanks or case are separate classes: "
             f"{', '.join(alike[:3])}{more}; write them alike if they mean the same"
         )
-    size = len(text.label_names)
-    counts = {
-        role: np.bincount(labels, minlength=size) if labels.ndim == 1 else (labels == 1).sum(0)
-        for role in ROLES
-        for labels in [text.roles[role].labels]
-    }
-    judged = {"selection": counts["select"], "held-out": counts["heldout"]}
-    without = {
-        what: [text.label_names[label] for label in np.flatnonzero((rows == 0) & some).tolist()]
-        for some in [counts["train"] > 0]
-        for what, rows in judged.items()
-    }
-    if any(without.values()):
-        parts = [f"no {what} row has {a_few(lost)}" for what, lost in without.items() if lost]
+    counts = {}
+    for role in ROLES:
+        labels = text.roles[role].labels
+        several = labels.ndim == 2
+        counts[role] = (labels == 1).sum(0) if several else np.bincount(labels, None, len(names))
+    of_train, parts = counts.pop("train"), []
+    for what, rows in (("selection", counts["select"]), ("held-out", counts["heldout"])):
+        lost = np.flatnonzero((rows == 0) & (of_train > 0)).tolist()
+        if lost:
+            parts.append(f"no {what} row has {a_few([names[label] for label in lost])}")
+    if parts:
         yield f"labels of so few rows that no metric can judge them: {', '.join(parts)}"
-    of_train = counts.pop("train")
     unseen = np.flatnonzero((of_train == 0) & (sum(counts.values()) > 0))
     if len(unseen):
         where = {role: rows[unseen].sum() for role, rows in counts.items()}
         elsewhere = ", ".join(f"{role} {rows:,}" for role, rows in where.items() if rows)
-        names = a_few([text.label_names[label] for label in unseen.tolist()])
+        shown = a_few([names[label] for label in unseen.tolist()])
         have = "label {} has" if len(unseen) == 1 else "labels {} have"
         yield (
-            f"{have.format(names)} no train rows, but other rows ({elsewhere}): leave these out, "
+            f"{have.format(shown)} no train rows, but other rows ({elsewhere}): leave these out, "
             "correct their labels, or add train rows"
         )

@@ -146,8 +146,7 @@ class Teacher(Checked):
         return not all(model.has_classifier for model in self.models)
 
     def settled(self, rows: int, checkpoint: str) -> "Teacher":
-        """Copy with numbers for `epochs` and `learning_rate`, chosen by the train rows and the
-        checkpoint if not set."""
+        """Copy with numbers for `epochs` and `learning_rate`, by rows and width if not set."""
         steps = math.ceil(rows / self.batch_size)
         epochs = self.epochs or min(10, max(3, math.ceil(_STEPS / steps)))
         if (rate := self.learning_rate) is None:
@@ -282,13 +281,11 @@ def teacher_notes(teacher: Teacher, label_names: Sequence[str]) -> Iterator[str]
         yield f"the teacher '{teacher.name}' {why}: " + (
             f"{', '.join(f'Teacher.{name}' for name in inactive)} does nothing"
         )
-    hard = bool(teacher.answers) and teacher.answers_as == "labels"
-    for name, acts, of in (
-        ("answers_as", bool(teacher.answers), "answers"),
-        ("smoothing", hard, "labels as answers"),
-    ):
-        if not acts and getattr(teacher, name) != getattr(Teacher, name):
-            yield f"Teacher.{name} does nothing: it is for {of} that are given"
+    if not teacher.answers and teacher.answers_as != Teacher.answers_as:
+        yield "Teacher.answers_as does nothing: it is for answers that are given"
+    hard = teacher.answers and teacher.answers_as == "labels"
+    if not hard and teacher.smoothing != Teacher.smoothing:
+        yield "Teacher.smoothing does nothing: it is for labels as answers that are given"
 
 
 def constant_metric(metric: Metric, labels: Labels, classes: int) -> float:
@@ -320,8 +317,7 @@ def weak_teacher_note(
 def words_note(
     teacher: Teacher, metric: Metric, select: Split, logits: Tensor, words: Labels
 ) -> str | None:
-    """Note on a teacher that is not clearly better, by a paired bootstrap, than a linear model on
-    words."""
+    """Note on a teacher not clearly better, by a paired bootstrap, than a linear model on words."""
     labels, classes, both = select.labels, logits.shape[-1], (select.answers(logits).numpy(), words)
     value, linear = (metric_value(metric, labels, answers, classes=classes) for answers in both)
     gained, without = (resampled_metrics(metric, labels, answers, classes) for answers in both)

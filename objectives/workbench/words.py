@@ -31,15 +31,11 @@ def answers_of_words(task: Task, text: LabelledText, session: Session) -> dict[s
     # It is fitted once for all launches; the answers lie in the cache.
     roles = [text.roles[role] for role in _JUDGING]
     lengths = [len(examples.labels) for examples in roles]
-    ingredients = {
-        "data": text.fingerprint_of_roles,
-        "regression": task.regression,
-        "seed": session.seed,
-    }
+    key = {"data": text.fingerprint_of_roles, "regression": task.regression, "seed": session.seed}
     predicted = cached_array(
-        session.cache / f"words-{content_key(ingredients)}.npy",
-        (sum(lengths), *text.roles["select"].labels.shape[1:]),
-        text.roles["select"].labels.dtype.type,
+        session.cache / f"words-{content_key(key)}.npy",
+        (sum(lengths), *roles[0].labels.shape[1:]),
+        roles[0].labels.dtype.type,
         session.progress.note,
         lambda: np.concatenate(_fitted(text.roles["train"], roles, session.seed, task.regression)),
     )

@@ -1,9 +1,11 @@
 """A problem with what scores its results: prepared once a launch, hidden from the searches."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,22 @@ from torch import Tensor
 from transformers import BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from objectives.engines.names import BITS, FULL_BITS, Engine
+from objectives.engines.serving import make_runnable
 from objectives.errors import UserError
 from objectives.measures.bits import BitOps, Bytes
 from objectives.measures.bootstrap import Worth
 from objectives.measures.budget import Budget
 from objectives.measures.cost import Cost, CostName, Flops, Params, Units
-from objectives.measures.evaluate import Objective, less_thresholds, nearness, predict_with, score
+from objectives.measures.evaluate import (
+    Objective,
+    divergence,
+    less_thresholds,
+    metric_with_interval,
+    nearness,
+    predict,
+    predict_with,
+    score,
+)
 from objectives.measures.latency import Latency, load_latency, milliseconds_beside
 from objectives.measures.measured import WrongCostError, measured_costs
 from objectives.measures.number_scale import NumberScale, last_layer
@@ -45,7 +57,6 @@ from objectives.workbench.inputs import (
     notes_on_rows,
     rows_of_students,
 )
-from objectives.workbench.scoring import score_of, served_answers
 from objectives.workbench.teacher import check_answers, teacher_notes, weak_teacher_note, words_note
 from objectives.workbench.words import answers_of_words, worth_of_words
 
@@ -95,7 +106,14 @@ class Workbench:
 
     def answers(self, model: PreTrainedModel, architecture: Architecture) -> dict[str, Tensor]:
         """Logits (rows, C) float32 of the student on "select", "heldout", "train" in the engine."""
-        return served_answers(self.engine, model, self._judging(architecture), self.problem.device)
+        splits, tokenizer = self._splits, self.tokenizer_of(architecture)
+        if tokenizer is not self.tokenizer:
+            for role, split in splits.items():
+                tokens = tokenise(
+                    self.texts[role], role, tokenizer, split.max_length, split.truncation
+                )
+                splits[role] = replace(tokens, labels=split.labels)
+        return served_answers(self.engine, model, splits, self.problem.device)
 
     def score(
         self,
@@ -143,18 +161,6 @@ class Workbench:
     def _splits(self) -> dict[str, Split]:
         return {"select": self.select, "heldout": self.heldout, "train": self.learnt}
 
-    def _judging(self, architecture: Architecture) -> dict[str, Split]:
-        """Judging splits in the tokens of this architecture."""
-        splits = self._splits
-        tokenizer = self.tokenizer_of(architecture)
-        if tokenizer is not self.tokenizer:
-            for role, split in splits.items():
-                tokens = tokenise(
-                    self.texts[role], role, tokenizer, split.max_length, split.truncation
-                )
-                splits[role] = replace(tokens, labels=split.labels)
-        return splits
-
 
 def prepare(
     inputs: Inputs,
@@ -183,60 +189,59 @@ def prepare(
             session.progress.note(line)
             notes.append(line)
 
+    task, text, teacher = inputs.task, inputs.text, inputs.teacher
     splits = {role: inputs.split(role) for role in ROLES}
     check_tokens(inputs, splits.values())
-    of_teacher = teacher_notes(inputs.teacher, inputs.text.label_names)
-    note(*inputs.notes, *notes_on_rows(inputs, splits), *of_teacher)
+    note(*inputs.notes, *notes_on_rows(inputs, splits), *teacher_notes(teacher, text.label_names))
     answering = inputs.answering(splits["train"], session)
     bert = answering.bert
     answers = {
-        role: answering.answer(splits[role], inputs.text.roles[role])
-        for role in (*JUDGING, "alpha")
+        role: answering.answer(splits[role], text.roles[role]) for role in (*JUDGING, "alpha")
     }
-    if not inputs.task.labelled:
+    if not task.labelled:
         splits |= {role: splits[role].answered(logits) for role, logits in answers.items()}
     labelled = splits["train"]
-    train, texts, alpha = rows_of_students(inputs, splits, fidelity, session)
+    train, rows, alpha = rows_of_students(inputs, splits, fidelity, session)
     student = _student(inputs, bert, session)
     sizes, counted, flops = _costs(
         inputs, answering, student, session, cost, engine, latency_batch, spaces
     )
-    note(_unknown_cost_note(inputs, counted, sizes["cost"]))
+    if inputs.only_answers and inputs.start is not None and sizes["cost"] == counted.full:
+        note(
+            f"the cost of the teacher is not known, as '{teacher.name}' {inputs.only_answers}: "
+            "reports show that of ratio 1"
+        )
     start = bert or student
     judging = {role: splits[role] for role in JUDGING}
     served = {role: answers[role] for role in JUDGING}
     if BITS[engine] != FULL_BITS and bert is not None:
         served = served_answers(engine, bert, judging, session.device)
-    labels = tuple(inputs.text.label_names) if inputs.task.own_thresholds else ()
+    labels = tuple(text.label_names) if task.own_thresholds else ()
     for role, logits in {**answers, **served}.items():
-        check_answers(inputs.teacher, logits, inputs.text.roles[role].texts)
-    unpruned = score_of(served, answers, judging, inputs.task.metric, labels, **sizes)
+        check_answers(teacher, logits, text.roles[role].texts)
+    unpruned = score_of(served, answers, judging, task.metric, labels, **sizes)
     if inputs.student_layers is not None:
         note(
             f"students of layers {inputs.student_layers} begin at a ratio of "
             f"{counted.cost.full / counted.full:.3g}: a larger target_ratio keeps all of them"
         )
-    worth_of_teacher = inputs.task.metric, unpruned.metric, unpruned.interval
-    selected = splits["select"].labels, len(inputs.text.label_names)
-    note(weak_teacher_note(inputs.teacher, *worth_of_teacher, *selected))
-    judged = served
-    if labels:
-        judged, _ = less_thresholds(served, splits["select"], inputs.task.metric)
+    select, of_unpruned = splits["select"], (task.metric, unpruned.metric, unpruned.interval)
+    note(weak_teacher_note(teacher, *of_unpruned, select.labels, len(text.label_names)))
     words = None
-    if inputs.task.labelled:
-        of_words = answers_of_words(inputs.task, inputs.text, session)
-        pair = judged["select"], of_words["select"]
-        note(words_note(inputs.teacher, inputs.task.metric, splits["select"], *pair))
-        words = worth_of_words(inputs.task, inputs.text, of_words)
-    teacher_logits = answering.answer(train, texts)
-    check_answers(inputs.teacher, teacher_logits, texts.texts)
+    if task.labelled:
+        of_words = answers_of_words(task, text, session)
+        judged = less_thresholds(served, select, task.metric)[0] if labels else served
+        note(words_note(teacher, task.metric, select, judged["select"], of_words["select"]))
+        words = worth_of_words(task, text, of_words)
+    teacher_logits = answering.answer(train, rows)
+    check_answers(teacher, teacher_logits, rows.texts)
     train = train.answered(teacher_logits)
     if student is not None and inputs.start and not inputs.start.has_classifier:
         _solve_classifier(student, train, teacher_logits, session.device)
     some = np.random.default_rng(0).permutation(len(train))[:_LEARNT]
-    learnt = Examples([texts.texts[row] for row in some], train.labels[some])
+    learnt = Examples([rows.texts[row] for row in some], train.labels[some])
     worth = (
-        partial(score, metric=inputs.task.metric, own_thresholds=bool(labels))
+        partial(score, metric=task.metric, own_thresholds=bool(labels))
         if objective == "metric"
         else partial(nearness, teacher=answers["select"])
     )
@@ -253,23 +258,23 @@ def prepare(
         counted=counted,
         student_is_new=inputs.student is not None,
         student_layers=inputs.student_layers,
-        select_score=partial(worth, split=splits["select"], device=session.device),
+        select_score=partial(worth, split=select, device=session.device),
         vocabulary=Vocabulary(inputs.tokenizer, train),
         device=session.device,
         cache=session.cache,
-        teacher_engine=inputs.teacher.engine,
+        teacher_engine=teacher.engine,
         seq_len=inputs.seq_len,
         beside=tuple(extra.problem for extra in beside.values()),
     )
     return Workbench(
         problem=_of_standard_numbers(problem) if train.regression else problem,
-        select=splits["select"],
+        select=select,
         heldout=splits["heldout"],
         learnt=train.at(some),
-        texts={**{role: inputs.text.roles[role] for role in JUDGING}, "train": learnt},
+        texts={**{role: text.roles[role] for role in JUDGING}, "train": learnt},
         teacher_answers={**{r: answers[r] for r in JUDGING}, "train": teacher_logits[some]},
         engine=engine,
-        metric=inputs.task.metric,
+        metric=task.metric,
         tokenizer=inputs.tokenizer,
         unpruned=unpruned,
         unpruned_answers=served,
@@ -278,7 +283,7 @@ def prepare(
         flops_full=int(flops.full),
         labels=labels,
         notes=(*notes, *(f"{name}: {line}" for name, b in beside.items() for line in b.notes)),
-        features=features_of(labelled, splits["select"], unpruned.metric),
+        features=features_of(labelled, select, unpruned.metric),
         beside=beside,
     )
 
@@ -312,12 +317,43 @@ def _of_standard_numbers(problem: Problem) -> Problem:
     )
 
 
+def served_answers(
+    engine: Engine, model: PreTrainedModel, splits: Mapping[str, Split], device: str
+) -> dict[str, Tensor]:
+    """Logits (rows, C) of each split as an engine gives them; those of float32 are torch's."""
+    if BITS[engine] == FULL_BITS:
+        return {role: predict(model, split, device) for role, split in splits.items()}
+    with TemporaryDirectory() as scratch:
+        threads = torch.get_num_threads()
+        (served,) = make_runnable(engine, {scratch: model}, Path(scratch), threads, device)
+        return {role: predict_with(served.run, split) for role, split in splits.items()}
+
+
+def score_of(
+    answers: Mapping[str, Tensor],
+    teacher: Mapping[str, Tensor],
+    splits: Mapping[str, Split],
+    metric: Metric,
+    labels: Sequence[str],
+    **sizes: Any,
+) -> Score:
+    """Score answers beside the teacher's, both logits (rows, C) by role, "train" if it is there."""
+    # `labels` are those that have thresholds of their own, `sizes` are fields of a `Score`.
+    judged, thresholds = answers, list[float]()
+    if labels:
+        judged, thresholds = less_thresholds(answers, splits["select"], metric)
+    select, heldout = (metric_with_interval(judged[role], splits[role], metric) for role in JUDGING)
+    far = {role: divergence(answers[role], teacher[role], splits[role]) for role in splits}
+    sizes["thresholds"] = dict(zip(labels, thresholds, strict=True))
+    sizes["train_divergence"] = far.get("train")
+    return Score(*select, *heldout, far["select"], far["heldout"], **sizes)
+
+
 @torch.no_grad()
 def _solve_classifier(
     student: BertForSequenceClassification, train: Split, logits: Tensor, device: str
 ) -> None:
-    """Set a new classifier to the least squares fit of the teacher's logits, (rows of train, C), on
-    the pooled states, as alpha learns through it before a stage trains it."""
+    """Solve a new classifier for the teacher's logits, as alpha learns through it at once."""
     rows = np.random.default_rng(0).permutation(len(train))[:_SOLVED]
     pooled = predict_with(
         lambda inputs: student.bert(**inputs).pooler_output, train.at(rows), device
@@ -391,15 +427,6 @@ def _costs(
         "widths": widths,
     }
     return of_teacher, counted, flops
-
-
-def _unknown_cost_note(inputs: Inputs, counted: Budget, cost: float) -> str | None:
-    if not inputs.only_answers or inputs.start is None or cost != counted.full:
-        return None
-    return (
-        f"the cost of the teacher is not known, as '{inputs.teacher.name}' "
-        f"{inputs.only_answers}: reports show that of ratio 1"
-    )
 
 
 def check_cost(inputs: Inputs, cost: CostName) -> None:

@@ -40,7 +40,7 @@ from objectives.text.data import Split
 from objectives.text.roles import load_text
 from objectives.text.task import Task, tokenise
 from objectives.training import teacher_states
-from objectives.workbench import scoring
+from objectives.workbench import workbench as scoring
 from objectives.workbench.fidelity import Fidelity
 from objectives.workbench.inputs import read_inputs
 from objectives.workbench.teacher import Teacher
