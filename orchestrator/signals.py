@@ -103,14 +103,14 @@ def _in_one_line(
 @contextmanager
 def unattended() -> Iterator[None]:
     """Continue when the terminal closes, or when nobody reads the output any more."""
-    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     with ExitStack() as stack:
         if sys.stdout is not None and sys.stderr is not None:
             stack.enter_context(redirect_stdout(cast("TextIO", _Unread(sys.stdout))))
             stack.enter_context(redirect_stderr(cast("TextIO", _Unread(sys.stderr))))
         here = threading.current_thread() is threading.main_thread()
-        if hangup is not None and here and signal.getsignal(hangup) is signal.SIG_DFL:
-            stack.callback(signal.signal, hangup, signal.signal(hangup, signal.SIG_IGN))
+        if here and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            stack.callback(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         yield
 
 

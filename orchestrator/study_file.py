@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -114,28 +113,22 @@ def _named(module: ModuleType, name: str) -> Study | None:
     return next((study for study in _studies(module).values() if study.name == name), None)
 
 
-class _Unkept(SourceFileLoader):
-    """Loader that writes no bytecode, as nothing is written outside the run folder."""
-
-    def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
-        """Keep nothing."""
-
-
 def _run(path: Path) -> ModuleType:
     """Import the file as a module. Raises RunError if it cannot be run, or raises."""
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
     if path.suffix != ".py":
         raise RunError(f"study file '{path}' is not a Python file (its name must end in .py)")
-    loader = _Unkept(_MODULE, str(path.absolute()))
-    spec = importlib.util.spec_from_file_location(_MODULE, loader.path, loader=loader)
+    file = str(path.absolute())
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
     beside = str(path.resolve().parent)
     sys.path.append(beside)  # last, so that no folder of the user's takes the place of a package
     try:
-        loader.exec_module(module)
+        # Its loader would write bytecode, and nothing is written outside the run folder.
+        exec(compile(path.read_bytes(), file, "exec", dont_inherit=True), vars(module))
     except Exception as error:
         reason = f"{_line_in(path, error)} raises {type(error).__name__}: {error}"
         raise RunError(f"study file '{path}'{reason}") from error

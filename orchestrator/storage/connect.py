@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -95,19 +95,10 @@ def read_storage(text: str) -> BaseStorage:
     if kind_of(url) != "sqlite":
         return open_storage(text)
     with _explained(url):
-        return _explaining(get_storage(_read_sqlite(Path(str(url.database)))), url)
-
-
-def _explaining(storage: BaseStorage, url: URL) -> BaseStorage:
-    """Turn errors of Optuna on a damaged file into one line, at each read."""
-
-    def explained(look: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        with _explained(url):
-            return look(*arguments, **named)
-
+        storage = get_storage(_read_sqlite(Path(str(url.database))))
     for name in BaseStorage.__abstractmethods__:
-        if name.startswith("get_"):
-            setattr(storage, name, partial(explained, getattr(storage, name)))
+        if name.startswith("get_"):  # each of them may meet the damage of a file
+            setattr(storage, name, _explained(url)(getattr(storage, name)))
     return storage
 
 

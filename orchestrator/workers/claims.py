@@ -100,9 +100,7 @@ class Claims:
             ctrl_c = isinstance(error, KeyboardInterrupt)
             reason = "interrupted" if ctrl_c else f"{type(error).__name__}: {error}"
             for trial in claimed:
-                fail_trial(
-                    self._optuna_study, self._folder, trial.number, {FAILURE: reason}, "always"
-                )
+                self.fail(trial.number, {FAILURE: reason}, "always")
             raise
         return claimed
 
@@ -122,8 +120,7 @@ class Claims:
             except KeyboardInterrupt:
                 for begun in self._trials(TrialState.RUNNING):
                     if not begun.user_attrs.get(WORKER):  # under the lock: by this `ask`
-                        why = {FAILURE: "interrupted"}
-                        fail_trial(self._optuna_study, self._folder, begun.number, why, "always")
+                        self.fail(begun.number, {FAILURE: "interrupted"}, "always")
                 raise
             claimed.append(trial)
             trial.set_user_attr(WORKER, self._worker)
@@ -131,8 +128,7 @@ class Claims:
             cut_off = trial.user_attrs.get(RETRY_OF)
             if cut_off is not None and trial.number > min(_retries(self._optuna_study, cut_off)):
                 # Its knobs were enqueued again: the storage's first answer was lost.
-                why = {FAILURE: "its knobs were enqueued twice"}
-                fail_trial(self._optuna_study, self._folder, trial.number, why)
+                self.fail(trial.number, {FAILURE: "its knobs were enqueued twice"})
                 claimed.remove(trial)
             elif DEATHS_ALONE in trial.user_attrs:
                 return
@@ -172,7 +168,7 @@ class Claims:
             ):
                 # Neither its machine nor its launch outlived it: no fault of its knobs.
                 retry = "always"
-            if fail_trial(self._optuna_study, self._folder, trial.number, why, retry):
+            if self.fail(trial.number, why, retry):
                 lost += 1
                 again = _retries(self._optuna_study, trial.number)
                 retried = ", its knobs are tried again" if again else ""
@@ -183,38 +179,41 @@ class Claims:
                 self._folder.worker(name).unlink(missing_ok=True)
         return lost
 
+    def fail(self, number: int, why: Mapping[str, Any], retry: Retry = "never") -> bool:
+        """Fail a running trial, with attributes `why`, and remove its files; False if it ended."""
+        trial = all_trials(self._optuna_study)[number]
+        if trial.state is not TrialState.RUNNING:
+            return False
+        try:
+            if retry != "never":
+                enqueue_again(self._optuna_study, trial, limited=retry == "limited")
+            for name, value in why.items():
+                set_trial_attribute(self._optuna_study, trial, name, value)
+            self._optuna_study.tell(number, state=TrialState.FAIL)
+        except ALREADY_ENDED:  # told or failed by another worker just now
+            return False
+        self.remove_files(trial)
+        return True
 
-def fail_trial(
-    optuna_study: optuna.Study,
-    folder: RunFolder,
-    number: int,
-    why: Mapping[str, Any],
-    retry: Retry = "never",
-) -> bool:
-    """Fail a running trial, with attributes `why`, and remove its files; False if it has ended."""
-    trial = all_trials(optuna_study)[number]
-    if trial.state is not TrialState.RUNNING:
-        return False
-    try:
-        if retry != "never":
-            enqueue_again(optuna_study, trial, limited=retry == "limited")
-        for name, value in why.items():
-            set_trial_attribute(optuna_study, trial, name, value)
-        optuna_study.tell(number, state=TrialState.FAIL)
-    except ALREADY_ENDED:  # told or failed by another worker just now
-        return False
-    remove_files(optuna_study, folder, trial)
-    return True
+    def remove_files(self, trial: FrozenTrial | optuna.Trial) -> None:
+        """Remove the files of a failed trial."""
+        files = self._folder.trial(trial.number)
+        for left in (files, files.with_name(f".{files.name}.unfinished")):
+            shutil.rmtree(left, ignore_errors=True)
+        remove_artifacts(trial, self._optuna_study, self._folder)
 
-
-def remove_files(
-    optuna_study: optuna.Study, folder: RunFolder, trial: FrozenTrial | optuna.Trial
-) -> None:
-    """Remove the files of a failed trial."""
-    files = folder.trial(trial.number)
-    for left in (files, files.with_name(f".{files.name}.unfinished")):
-        shutil.rmtree(left, ignore_errors=True)
-    remove_artifacts(trial, optuna_study, folder)
+    def recover(self, note: Callable[[str], object]) -> None:
+        """Fail orphans, retry finished trials whose files are damaged, as these no longer count,
+        and remove files of trials whose worker was killed after it failed them."""
+        self.fail_orphans(note)
+        finished = [trial.number for trial in self._trials(TrialState.COMPLETE)]
+        for number, lines in damaged_trials(self._folder.path, finished).items():
+            trial = all_trials(self._optuna_study)[number]
+            enqueue_again(self._optuna_study, trial, limited=False)
+            note(f"trial {number} is damaged, its knobs are tried again: {'; '.join(lines)}")
+        for failed in self._trials(TrialState.FAIL):
+            if self._folder.trial(failed.number).exists():
+                self.remove_files(failed)
 
 
 def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bool) -> None:
@@ -241,23 +240,6 @@ def _deaths(trial: FrozenTrial) -> int | None:
 def killed_too_often(trial: FrozenTrial) -> bool:
     """Whether the knobs of a failed trial were dropped, as its worker died once more."""
     return LAST_SEEN in trial.user_attrs and (_deaths(trial) or 0) > _MOST_DEATHS
-
-
-def retry_damaged(
-    optuna_study: optuna.Study, folder: RunFolder, note: Callable[[str], object]
-) -> None:
-    """Enqueue the knobs of finished trials whose files are damaged, as these no longer count."""
-    finished = optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    for number, lines in damaged_trials(folder.path, [t.number for t in finished]).items():
-        enqueue_again(optuna_study, all_trials(optuna_study)[number], limited=False)
-        note(f"trial {number} is damaged, its knobs are tried again: {'; '.join(lines)}")
-
-
-def remove_leftovers(optuna_study: optuna.Study, folder: RunFolder) -> None:
-    """Remove files of trials whose worker was killed after it failed them."""
-    for trial in optuna_study.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
-        if folder.trial(trial.number).exists():
-            remove_files(optuna_study, folder, trial)
 
 
 def _retries(optuna_study: optuna.Study, number: int) -> list[int]:

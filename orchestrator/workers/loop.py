@@ -34,7 +34,7 @@ from orchestrator.study import PopulationSize, Study
 from orchestrator.teacher_study import tune_teacher
 from orchestrator.terminal import say
 from orchestrator.workers import opening
-from orchestrator.workers.claims import Claims, remove_leftovers, retry_damaged
+from orchestrator.workers.claims import Claims
 from orchestrator.workers.heartbeat import Heartbeat, living
 from orchestrator.workers.limits import finished_trials
 from orchestrator.workers.progress import LaunchProgress
@@ -236,9 +236,7 @@ def opened(
         opening.check_room(url, living(optuna_study, folder), options.workers)
         opening.describe(optuna_study, study, device, options.timeout)
         run = OpenRun(study, folder, optuna_study, inputs, device)
-        run.claims().fail_orphans(note)
-        retry_damaged(optuna_study, folder, note)
-        remove_leftovers(optuna_study, folder)
+        run.claims().recover(note)
         if finished_trials(optuna_study) < study.trials:
             # A later launch may want others, or failed ones again.
             opening.ask_first(optuna_study, study)

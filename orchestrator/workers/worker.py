@@ -31,14 +31,7 @@ from orchestrator.runs.run_folder import BESIDE, RunFolder
 from orchestrator.runs.trial_files import ScoredOutcome, copy_trial, shown_files, write_trial
 from orchestrator.signals import check_interrupted
 from orchestrator.study import Study
-from orchestrator.workers.claims import (
-    ALREADY_ENDED,
-    Claims,
-    Finished,
-    Retry,
-    fail_trial,
-    remove_files,
-)
+from orchestrator.workers.claims import ALREADY_ENDED, Claims, Finished, Retry
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
 from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
@@ -318,7 +311,7 @@ class Worker:
         except (*ALREADY_ENDED, OSError):  # the others remove what it writes
             if all_trials(self.optuna_study)[number].state is not TrialState.FAIL:
                 raise
-            remove_files(self.optuna_study, self.folder, self.running[number])
+            self.claims.remove_files(self.running[number])
             self._ended(number, "failed by other workers: this one seemed dead", counts=False)
 
     def _repeat(self, number: int, method: SearchMethod) -> None:
@@ -385,7 +378,7 @@ class Worker:
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         reason = hide_passwords(reason)
         for number in list(numbers):
-            fail_trial(self.optuna_study, self.folder, number, {records.FAILURE: reason}, retry)
+            self.claims.fail(number, {records.FAILURE: reason}, retry)
             self.failed.append(reason)
             self._ended(number, f"failed: {reason}", counts=False)
 
