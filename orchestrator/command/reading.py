@@ -240,8 +240,7 @@ def _bench(
     from objectives.device import choose_device, quiet_libraries
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder
-    from reports.speed import bench_front, keep_speeds
-    from reports.timings import timings_document, timings_table
+    from reports.speed import bench_front, keep_speeds, timings_document, timings_table
 
     quiet_libraries()
     of_front = len(models) == 1 and RunFolder(models[0]).exists()

@@ -108,7 +108,7 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
     speeds = [speed for speed in read_speeds(run) if trial in speed.models]
     shown = compared(speeds)
     for speed in speeds:
-        model, unpruned = speed.models[trial], speed.unpruned_model(run.unpruned)
+        model, unpruned = speed.models[trial], speed.timed(None, run.unpruned)
         pair = [timed for timed in (model, unpruned) if timed is not None]
         what = f"text to label, {speed.unit}" if speed.texts else speed.unit
         faster = speed in shown and unpruned is not None

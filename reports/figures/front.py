@@ -148,15 +148,15 @@ class _Drawing:
             self._name_recommended(view)
 
     def add_served(self, speed: Speed, colour: str, mark: str, star: str) -> None:
-        front = [(trial.number, speed.models.get(trial.number)) for trial in self.run.front]
-        unpruned = [(None, speed.unpruned_model(self.run.unpruned))]
+        groups: tuple[tuple[list[int | None], str, str, int], ...] = (
+            ([trial.number for trial in self.run.front], "front", mark, 10),
+            ([None], "unpruned model", star, 15),
+        )
         metric = self.run.task_metric
-        for timed, name, symbol, size in (
-            (front, "front", mark, 10),
-            (unpruned, "unpruned model", star, 15),
-        ):
+        for numbers, name, symbol, size in groups:
             bounds, keys, hovers = [], [], []
-            for number, model in timed:
+            for number in numbers:
+                model = speed.timed(number, self.run.unpruned)
                 if model is None or model.worth is None:
                     continue
                 worth, (low, high) = model.worth, model.worth.interval

@@ -9,8 +9,7 @@ from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.figures import theme
 from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
-from reports.speed import Speed, by_shape, compared, without_kernel
-from reports.timings import shape_text
+from reports.speed import Speed, by_shape, compared, shape_text, without_kernel
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
@@ -60,7 +59,7 @@ def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
 
 def _scored(speed: Speed, run: RunRecord) -> bool:
     """Whether the unpruned model was scored in this engine."""
-    unpruned = speed.unpruned_model(run.unpruned)
+    unpruned = speed.timed(None, run.unpruned)
     return unpruned is not None and (speed.bits == run.bits or unpruned.worth is not None)
 
 

@@ -37,8 +37,7 @@ from reports.figures.speed import speed_section
 from reports.overlay import Overlay, Runs, overlay
 from reports.pareto import knob_texts, percent, state_text
 from reports.recommended import answer, certainty, recommendations
-from reports.speed import Speed, fastest, read_speeds
-from reports.timings import shape_text
+from reports.speed import Speed, fastest, read_speeds, shape_text
 
 
 def document(
@@ -112,7 +111,7 @@ def _served(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> dict[
     """Milliseconds of a model, or of the unpruned one, and the text of its card for each engine."""
     latencies, engines = {}, {}
     for speed in speeds:
-        model = speed.unpruned_model(run.unpruned) if trial is None else speed.models.get(trial)
+        model = speed.timed(trial, run.unpruned)
         if model is None:
             continue
         latencies[speed.unit] = model.milliseconds
