@@ -52,13 +52,11 @@ class Status:
     trials: dict[str, int]  # how many are finished, failed, running and waiting
     per_hour: float | None  # of the last trials that finished; None before there are any
     seconds_left: float | None  # at this rate; None if no worker is alive
-    workers: tuple[dict[str, Any], ...]
-    """State of each worker that has not ended: where it is, what it runs, its last beat."""
+    workers: tuple[dict[str, Any], ...]  # those that have not ended: where, what runs, last beat
     front: tuple[FinishedTrial, ...]
     failures: dict[str, int]  # how often trials failed, by reason
     foreign: tuple[int, ...]  # numbers of trials that another program made
-    damaged: dict[int, list[str]]
-    """A line on each damaged file of trials that would be on the front, if files are at hand."""
+    damaged: dict[int, list[str]]  # lines on damaged files of trials that would be on the front
 
     @property
     def state(self) -> str:
@@ -138,8 +136,7 @@ def storage_status(url: str, name: str | None) -> Status:
 
 
 def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
-    """Status of an Optuna study; with `folder` the workers of this machine are known for sure.
-    Raises RunError for a study of another tool."""
+    """Status of an Optuna study; with `folder` the workers of this machine are known for sure."""
     if folder is None and DEFINITION not in study.user_attrs:
         raise RunError(f"maskfront did not make the study '{study.study_name}'")
     where = f"study '{study.study_name}'" if folder is None else f"'{folder.path}'"

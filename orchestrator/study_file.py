@@ -15,8 +15,7 @@ from orchestrator.runs.run_folder import RunFolder
 if TYPE_CHECKING:
     from orchestrator.study import Study
 
-POLISHED = "-polished"
-"""Suffix of the name of a run of `polish`."""
+POLISHED = "-polished"  # suffix of the name of a run of `polish`
 _MODULE = "maskfront_study"  # the name under which a study file is imported
 
 
@@ -46,8 +45,7 @@ def load_study(path: str | Path, name: str = "study") -> Study:
 
 
 def launched_file(folder: Path) -> Path:
-    """Find the study file that the launch.json of a run folder names. Raises RunError if it names
-    none, if the file is gone, or if the folder is a copy."""
+    """Find the study file that a run folder's launch.json names. Raises RunError if it cannot."""
     run = RunFolder(folder)
     launched = run.read_launch()
     if launched is None or launched.study_file is None:
@@ -62,8 +60,7 @@ def launched_file(folder: Path) -> Path:
 
 
 def load_study_of(path: Path, run_name: str) -> Study:
-    """Run the file and return the study from which a run of this name was launched or polished.
-    Raises RunError if there is none, or if the file raises."""
+    """Run the file and return the study from which a run of this name was launched or polished."""
     module = _run(path)
     study = _named(module, run_name) or _named(module, run_name.removesuffix(POLISHED))
     if study is not None:

@@ -13,10 +13,8 @@ from orchestrator.runs.trial_files import read_curve
 
 _LEAST, _MOST, _ALL = 16, 60, 12_000
 """Points kept of a curve, whose stages share them, and of all curves of a run."""
-_GAP = 2.0
-"""Ratio of the divergence on other rows to that on training rows that advises more text."""
-_LEAST_FAR = 1e-4
-"""Divergence below which overfitting does not matter."""
+_GAP = 2.0  # divergence on other rows over that on training rows that advises more text
+_LEAST_FAR = 1e-4  # divergence below which overfitting does not matter
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,7 @@ class Curve:
         }
 
 
-Curves = Mapping[int, Curve]
-"""Curves of a run, by the numbers of its trials."""
+Curves = Mapping[int, Curve]  # of a run, by the numbers of its trials
 
 
 def read_curves(run: RunRecord) -> dict[int, Curve]:

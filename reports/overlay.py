@@ -18,8 +18,7 @@ class Overlay:
     """A run, or several on the same axes."""
 
     runs: tuple[RunRecord, ...]
-    names: tuple[str, ...]
-    """Names of the runs on the page; no two are alike."""
+    names: tuple[str, ...]  # of the runs on the page; no two are alike
 
     @cached_property
     def views(self) -> tuple[ParetoView, ...]:
@@ -111,8 +110,7 @@ Runs: TypeAlias = RunRecord | Sequence[RunRecord] | Overlay
 
 
 def overlay(runs: Runs) -> Overlay:
-    """Combine one run or several for a page. Raises RunError if they count or compare different
-    things. A run is named after its study, and its folder if that name is not unique."""
+    """Combine runs for a page. Raises RunError if they count or compare different things."""
     if isinstance(runs, Overlay):
         return runs
     runs = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]

@@ -15,8 +15,7 @@ from orchestrator.runs.answers import JudgedRows, read_answers, read_rows
 from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
 
 _LEVEL = 0.95
-_SURE = NormalDist().inv_cdf((1 + _LEVEL) / 2)
-"""Standard deviations on either side of a 95% interval."""
+_SURE = NormalDist().inv_cdf((1 + _LEVEL) / 2)  # standard deviations on a side of a 95% interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +24,8 @@ class Paired:
 
     run: RunRecord
     judged: JudgedRows
+    # Samples of the metric by trial; NaN for models whose answers are gone.
     _known: dict[int | None, NDArray[np.float64]] = field(default_factory=dict)
-    """Samples of the metric by trial; NaN for models whose answers are gone."""
 
     def surely_matched(
         self, front: Sequence[FinishedTrial], others: Sequence[FinishedTrial]
@@ -128,16 +127,11 @@ class ParetoView:
     """Finished trials of a run, sorted by their relation to its front."""
 
     run: RunRecord
-    front: tuple[FinishedTrial, ...]
-    """Trials of the front, by rising cost and so by rising objective."""
-    near: tuple[FinishedTrial, ...]
-    """Trials off the front that no cheaper model of it surely matches: the rows do not tell."""
-    dominated: tuple[FinishedTrial, ...]
-    """Trials inside their budget that a cheaper model of the front surely matches: see `Paired`."""
-    outside: tuple[FinishedTrial, ...]
-    """Trials outside their budget or the study's aims, and damaged ones."""
-    paired: Paired | None
-    """Paired comparisons; None if answers are unknown."""
+    front: tuple[FinishedTrial, ...]  # by rising cost and so by rising objective
+    near: tuple[FinishedTrial, ...]  # off the front, but no cheaper model of it surely matches them
+    dominated: tuple[FinishedTrial, ...]  # those that a cheaper model of the front surely matches
+    outside: tuple[FinishedTrial, ...]  # outside their budget or the study's aims, or damaged
+    paired: Paired | None  # None if answers are unknown
 
 
 def pareto_view(run: RunRecord) -> ParetoView:

@@ -114,8 +114,7 @@ def front_milliseconds(run: RunRecord) -> dict[int, float]:
 
 
 def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
-    """Milliseconds and megabytes in the fastest engine of one shape for a model, as text; None is
-    the unpruned model, and a model that was not timed has no text."""
+    """Milliseconds and megabytes of a model in its fastest engine, as text; "" if not timed."""
     models = [(speed.timed(trial, run.unpruned), speed.engine) for speed in speeds]
     timed = [(model, engine) for model, engine in models if model is not None]
     if not timed:

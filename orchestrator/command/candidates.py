@@ -194,11 +194,9 @@ class Candidates:
         *,
         replace: bool = False,
     ) -> Deployed:
-        """Write the chosen model or cascade to `out`; a single trial's model with all files of an
-        export. Its scores are measured on the written folder. `promised` is the agreement of a gate
-        that it passed; otherwise the folder promises what its held-out answers show: the share that
-        equals `original`, classes of the unpruned model, by default those of `rows`. With `replace`
-        it replaces what is there."""
+        """Write the chosen model or cascade to `out`, with all files of an export if it is a
+        trial's, and measure it there. It promises the agreement of a gate that it passed, or the
+        share of held-out answers that equal `original`, by default those of `rows`."""
         served = self.scratch / "found"
         served.mkdir()
         self._write(served, found)

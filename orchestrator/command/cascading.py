@@ -32,15 +32,13 @@ _MOST = 8  # models that are tried
 class Gate:
     """Condition that the written model or cascade must meet."""
 
-    name: str
-    """Argument that sets it: min_agreement, min_metric, min_metric_kept or max_ms."""
+    name: str  # the argument that sets it: min_agreement, min_metric, min_metric_kept or max_ms
     aim: float
     metric: str
 
     @classmethod
     def of(cls, metric: str, agreement: float, aims: Mapping[str, float | None]) -> "Gate":
-        """Make the gate from the caller's arguments, by default this agreement. Raises RunError
-        for an invalid gate, or for several."""
+        """Make the gate from the caller's arguments; RunError if it is invalid, or for several."""
         given = {name: aim for name, aim in aims.items() if aim is not None}
         if len(given) > 1:
             raise RunError("name only one gate", *aims)

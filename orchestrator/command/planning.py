@@ -79,8 +79,7 @@ _DISTILLED = 0.25
 # Times as long as a cell of one block, 128 wide: of words alone, of two blocks, 256 wide.
 _WORDS, _SECOND_BLOCK, _WIDE = 0.4, 1.5, 4
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
-ROUNDS = 4
-"""Most plans of a call: each has better measurements of how long training takes here."""
+ROUNDS = 4  # most plans of a call: each has better measurements of how long training takes here
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,9 @@ class AnswerTimes:
     """Seconds to answer one text, in batches on the device that trains."""
 
     teacher: float
-    teaching: float
-    """Seconds of the teacher in the engine in which it answers train rows."""
-    student: float | None = None
-    """Seconds of the checkpoint that `student` names, if any."""
-    training: float = 1.0
-    """Share of these seconds, of float32, that a pass of a training takes."""
+    teaching: float  # of the teacher in the engine in which it answers train rows
+    student: float | None = None  # of the checkpoint that `student` names, if any
+    training: float = 1.0  # share of these seconds, of float32, that a pass of a training takes
 
 
 @dataclass(frozen=True)
@@ -104,8 +100,7 @@ class RoleSizes:
     alpha: int
     select: int
     heldout: int
-    unlabelled: int | None = None
-    """Further rows that students learn from, where the others have labels."""
+    unlabelled: int | None = None  # further rows that students learn from, if others have labels
 
     @classmethod
     def of(cls, texts: int, labels: int = 1) -> Self:
@@ -236,8 +231,7 @@ class _Plan:
     """Trials that a run lacks, as many as the seconds allow."""
 
     run: RunRecord
-    left: float
-    """Seconds that no trial of the plan takes."""
+    left: float  # seconds that no trial of the plan takes
     knobs: list[Knobs] = field(default_factory=list)
 
     def want(self, knobs: Knobs, takes: float) -> None:

@@ -209,8 +209,7 @@ class _Known:
     headers: list[tuple[str, str]]
     study: dict[str, Any]
     trials: int
-    ended: int
-    """Number of the first trials that have ended and cannot change."""
+    ended: int  # how many of the first trials have ended and cannot change
 
 
 def guarded(app: App, state: Callable[[], object], forget: Callable[[], object]) -> App:
@@ -302,8 +301,7 @@ def _asked(app: App, environ: Environ) -> tuple[dict[str, Any], bytes]:
 
 
 def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mapping[str, Any]]:
-    """The feasible trials that no other feasible one dominates. In a run each trial has constraints
-    but for those of another program."""
+    """Feasible trials that no other dominates. Those of another program have no constraints."""
     signs = [-1 if direction == "maximize" else 1 for direction in directions]
     constrained = any(trial["constraints"] for trial in trials)
     feasible = [

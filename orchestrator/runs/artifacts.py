@@ -67,8 +67,7 @@ class LinkingStore(FileSystemArtifactStore):
 
 @cache
 def bucket_store(url: str) -> Boto3ArtifactStore:
-    """Open s3://BUCKET; boto3 takes address and keys from AWS_ENDPOINT_URL and the like. Raises
-    RunError for another URL, and if boto3 is missing."""
+    """Open s3://BUCKET; boto3 takes address and keys from AWS_ENDPOINT_URL and the like."""
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc or parts.path.strip("/"):
         raise RunError(f"'{url}' must be s3://BUCKET, without a path", "artifacts")
@@ -112,8 +111,7 @@ def set_artifact_store(optuna_study: optuna.Study, url: str | None) -> None:
 
 
 def stores_of(studies: Sequence[tuple[Mapping[str, Any], RunFolder | None]]) -> Iterator[Any]:
-    """Stores from which artifacts can be read, of studies with these attributes and folders: the
-    folders first, then the buckets that can be opened."""
+    """Stores of studies with these attributes and folders: the folders, then buckets that open."""
     for _, folder in studies:
         if folder is not None:
             yield LinkingStore(folder.artifacts)

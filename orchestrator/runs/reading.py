@@ -12,8 +12,7 @@ from objectives.errors import first_line, types_of, wanted
 from orchestrator.errors import RunError
 
 Record = TypeVar("Record")
-REMEDY = "; restore it from a copy"
-"""Ending of each error message."""
+REMEDY = "; restore it from a copy"  # the end of each error message
 _HUGE = 1e100  # what JSON may say and no number of a run is; to compute with it overflows
 
 
@@ -40,8 +39,7 @@ def as_type(hint: Any, value: Any, where: str) -> Any:
 
 
 def as_record(kind: type[Record], value: Any, where: str) -> Record:
-    """Make a dataclass of the keys that it has; others are ignored, as a newer version may have
-    written more. Raises RunError as `as_type`, and if a key is missing."""
+    """Make a dataclass of the keys that it has, ignoring others. Raises RunError as `as_type`."""
     document = value if isinstance(value, dict) else as_type(Mapping[str, Any], value, where)
     types, values = types_of(kind), {}
     for field in fields(kind):  # type: ignore[arg-type]  # a class of a dataclass

@@ -202,8 +202,7 @@ class RunRecord:
 
 
 def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
-    """Feasible trials that no other matches in the objective at a lower cost, by rising cost. Of
-    equal trials (same objective, same cost) the first stays."""
+    """Feasible trials that none matches at a lower cost, by rising cost; of equals the first."""
     feasible = [t for t in trials if isinstance(t, FinishedTrial) and t.feasible]
     feasible.sort(key=lambda trial: (trial.result.cost, -trial.result.worth, trial.number))
     front, best = [], float("-inf")
@@ -371,8 +370,7 @@ def unpruned_result(attribute: object, where: str = "the study's") -> UnprunedRe
 
 
 def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
-    """Parse an Optuna trial that maskfront made, of a run that errors call `where`. Raises RunError
-    for a trial that no version of maskfront writes."""
+    """Parse an Optuna trial that maskfront made. Raises RunError, which calls the run `where`."""
     where = f"{where}: trial {trial.number}'s"
     attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
     times = {name: attributes.pop(name, None) for name in (RESULT, FAILURE, BEGAN, LAST_SEEN)}

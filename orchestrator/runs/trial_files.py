@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -63,11 +63,9 @@ class ScoredOutcome(NamedTuple):
 
     search: SearchResult
     result: TrialResult
-    answers: Mapping[str, Logits]
-    """Logits of the model on "select" and "heldout"."""
+    answers: Mapping[str, Logits]  # on "select" and "heldout"
     tokenizer: PreTrainedTokenizerBase
-    full: Mapping[str, Sequence[int]]
-    """The sizes of the unpruned model."""
+    full: Sizes  # of the unpruned model
 
 
 def write_trial(folder: Path, tasks: Mapping[str, ScoredOutcome]) -> None:

@@ -83,8 +83,7 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
 
 
 def read_storage(text: str) -> BaseStorage:
-    """Open the storage of a URL read-only: nothing is created or changed. Raises RunError as
-    `open_storage`, and for a file that does not exist."""
+    """Open the storage of a URL read-only: nothing is created or changed. Raises RunError."""
     check_exists(text)
     url = as_named(parse_url(text))
     if kind_of(url) in ("postgresql", "mysql"):
@@ -298,8 +297,7 @@ def _explained(url: URL) -> Iterator[None]:
 def serve_storage(
     url: str, port: int, started: Callable[[str], None], host: str = _SERVED_AT
 ) -> None:
-    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers. Raises
-    RunError for a storage that cannot be served, or a port that is taken."""
+    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers."""
     kind = kind_of(parse_url(url))
     if kind in ("journal", "grpc"):
         raise RunError(

@@ -91,8 +91,7 @@ def remember_server(text: str) -> str:
 
 
 def as_named(url: URL) -> URL:
-    """Add the password and settings that the user gave for this server. Raises RunError for a
-    server or settings that the user has not named."""
+    """Add the password and settings that the user gave for this server; RunError for others."""
     # The sender of a run folder may have written where its study lies.
     if kind_of(url) in _FILES:
         return url

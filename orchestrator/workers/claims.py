@@ -80,8 +80,7 @@ class Claims:
         return self._optuna_study.get_trials(deepcopy=False, states=states)
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
-        """Claim up to `most` trials; fewer if no more are wanted. Trials of dead workers are failed
-        first; `note` gets a line on each."""
+        """Fail trials of dead workers, with a note on each; claim up to `most` that are wanted."""
         claimed: list[optuna.Trial] = []
         try:
             with self._folder.in_turn("claim"):

@@ -34,8 +34,7 @@ class WorkerRecord:
 
     name: str
     host: str
-    machine: str
-    """Id of the running kernel: containers of one machine share it, whatever their host names."""
+    machine: str  # id of the running kernel, which the containers of a machine share
     pid: int
     device: str
     beat: int  # how often it has beaten: others compare this, not their clocks with its
@@ -137,8 +136,7 @@ class Watch:
         self._looked = clock()
 
     def dead(self, workers: Mapping[str, WorkerRecord]) -> set[str]:
-        """Names of dead workers: on this machine those with a free lock, elsewhere those without a
-        beat for `GRACE` seconds of this clock."""
+        """Names of dead workers: with a free lock here, elsewhere without a beat for `GRACE`."""
         # The time between two looks counts for a quarter of GRACE at most: if it was long, the
         # storage may have been away for all workers.
         now = self._clock()

@@ -245,8 +245,7 @@ def opened(
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
-    """URL of the launch's storage, from its options or the run folder. Raises RunError if the two
-    differ, and for a folder with parts elsewhere."""
+    """URL of the launch's storage, from its options or the run folder; RunError if they differ."""
     folder.check_no_links()
     if storage is None:
         return folder.storage

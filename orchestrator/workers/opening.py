@@ -65,8 +65,7 @@ def open_study(
     *,
     own: bool,
 ) -> optuna.Study:
-    """Create or continue the Optuna study; the caller holds the folder's lock. Raises RunError if
-    folder or storage hold another study, or trials of a lost one."""
+    """Create or continue the Optuna study, or raise RunError. The caller locks the folder."""
     begun = any(
         stored.study_name == study.name and DEFINITION in stored.user_attrs
         for stored in storage.get_all_studies()
@@ -160,8 +159,7 @@ def join_study(
 
 
 def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> None:
-    """Bind folder and study to each other if the storage lies elsewhere. Raises RunError if either
-    is bound to another, or the folder is a copy."""
+    """Bind folder and study to each other if the storage lies elsewhere; RunError for a copy."""
     if folder.is_own(storage):
         return
     home = optuna_study.user_attrs.get(HOME)

@@ -36,8 +36,7 @@ from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
 from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 
-Callback = Callable[[RunRecord], object]
-"""Function called with the current run when trials end; workers do not import reports."""
+Callback = Callable[[RunRecord], object]  # called with the current run when trials end
 
 # A worker gives up when this many trials in a row have failed, in two populations at least, or when
 # all of its first two populations have.
@@ -151,8 +150,7 @@ class Worker:
         }
 
     def _population(self) -> bool:
-        """Claim, search and report one population; no trial is left running if the storage answers.
-        False if there was none to claim."""
+        """Claim, search and report one population; False if there was none to claim."""
         device, workers = self.bench.problem.device, 1
         if self.study.population == "auto" and device.startswith("cuda"):
             workers = max(1, len(living(self.optuna_study, self.folder)))

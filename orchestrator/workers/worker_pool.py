@@ -42,9 +42,7 @@ _LOOK = 1.0  # seconds between two looks at the workers and at the study
 _FAREWELL = 30.0  # seconds that processes have to end after Ctrl-C, before they are killed
 _RETURN = 30.0  # seconds that a cluster has to end its tasks after the last trial of the study
 
-
-Ended = tuple[int, str | None]
-"""Number of a worker and the reason it ended; None if the study was finished."""
+Ended = tuple[int, str | None]  # a worker's number, and why it ended; None: the study was finished
 
 
 def launch_workers(

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
 
-_MOST_THRESHOLDS = 12
-"""Most thresholds that a card lists."""
+_MOST_THRESHOLDS = 12  # most that a card lists
 
 
 @dataclass(frozen=True)

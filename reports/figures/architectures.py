@@ -21,10 +21,8 @@ class KeptUnits:
     """Units of one kind that the front's models keep, one row a model, one column a layer."""
 
     unit: str
-    counts: tuple[tuple[int, ...], ...]
-    """Kept units, a row for each model; a student with fewer layers has a shorter row."""
-    totals: tuple[int, ...]
-    """Units of the unpruned model, one number a layer."""
+    counts: tuple[tuple[int, ...], ...]  # a student with fewer layers has a shorter row
+    totals: tuple[int, ...]  # units of the unpruned model, one number a layer
 
     @property
     def shares(self) -> tuple[tuple[float | None, ...], ...]:
@@ -56,10 +54,8 @@ class Consensus:
     """Units that the models of a front agree on."""
 
     models: int
-    heads: tuple[tuple[float, ...], ...]
-    """Share of the models that keep each head, one row a layer."""
-    ffn: tuple[tuple[int, int, int], ...]
-    """Numbers of FFN neurons that all models keep, some keep, and none keeps, one row a layer."""
+    heads: tuple[tuple[float, ...], ...]  # share of the models that keep each head, a row a layer
+    ffn: tuple[tuple[int, int, int], ...]  # neurons of a layer that all, some, no models keep
 
 
 def consensus(run: RunRecord) -> Consensus | None:

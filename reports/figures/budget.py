@@ -14,10 +14,7 @@ from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 
 _HOVER = "trial %{customdata[1]}<br>asked %{x}, reached %{y}<extra></extra>"
-_ASKED = ("target_ratio", "tolerance")
-"""Knobs that set the target, not how hard the search tries."""
-
-
+_ASKED = ("target_ratio", "tolerance")  # these set the target, not how hard the search tries
 _LeftOpen = Sequence[tuple[FinishedTrial, float]]
 
 

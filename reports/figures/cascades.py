@@ -45,8 +45,7 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
     return front_of(cascades(pairs_of(members, rows)))
 
 
-RATIO_ALONE = "ratio"
-"""Mark of a trace that the page shows only on the axis of the cost ratio."""
+RATIO_ALONE = "ratio"  # mark of a trace that the page shows only on the axis of the cost ratio
 
 
 def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[Cascade]]) -> None:

@@ -16,8 +16,7 @@ from reports.figures import theme
 from reports.figures.theme import Panel, Section
 
 _FILE = "compressed.json"
-ALONE, CASCADE, WRITTEN = "one model", "cascade", "written"
-"""Kinds of points."""
+ALONE, CASCADE, WRITTEN = "one model", "cascade", "written"  # kinds of points
 _STYLES = {
     ALONE: {"color": theme.BLUE, "symbol": "circle", "size": 9},
     CASCADE: {"color": theme.SKY, "symbol": "triangle-down-open", "size": 9},
@@ -37,10 +36,8 @@ class CompressChoice:
     sentences: tuple[str, str, str, str]
     """Sentences: the model, its scores, whether it passed the gate, the command that serves it."""
     points: tuple[Point, ...]
-    files: tuple[str, ...]
-    """Written files, relative to the folder."""
-    folder: str = ""
-    """The folder, absolute."""
+    files: tuple[str, ...]  # written files, relative to the folder
+    folder: str = ""  # absolute
 
     def keep(self, run: RunRecord) -> None:
         """Write the choice to the run folder."""

@@ -25,8 +25,7 @@ _SERVED = (
     (theme.SKY, "cross", "hexagram-open"),
 )
 """Colour of each engine with other bits, in turn, and its marks of front and unpruned model."""
-_Points = Mapping[int | None, Measured]
-"""Models by the numbers of their trials; None is the unpruned one."""
+_Points = Mapping[int | None, Measured]  # by the numbers of trials; None is the unpruned model
 _Levels = dict[int, tuple[float, str, str]]
 """Metric, its description, and the position of the text, by the index of a run."""
 

@@ -23,26 +23,21 @@ from reports.overlay import Overlay
 
 Steps = Sequence[tuple[float, float]]
 """Step curve: rising positions, and the height from each on."""
-FEWEST = 10
-"""Finished trials below which importances and the growth of the front are noise."""
-_SHOWN = 40
-"""Finished trials below which the page shows no importances, as they may contradict the trials."""
+FEWEST = 10  # finished trials below which importances and the growth of the front are noise
+_SHOWN = 40  # finished trials below which the page's importances might contradict the trials
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hypervolume:
     """Growth of a run's front, as a share of the ideal: the unpruned metric at cost 0."""
 
-    seconds: tuple[float, ...]
-    """End of each finished trial on the run's busy clock; empty if no times are known."""
-    shares: tuple[float, ...]
-    """Share of the ideal area that the front covered at each end."""
+    seconds: tuple[float, ...]  # ends of finished trials on the busy clock; empty if not known
+    shares: tuple[float, ...]  # of the ideal area that the front covered at each end
 
 
 def reference_point(worth: float) -> tuple[float, float]:
-    """The worst corner (worth, ratio) of the hypervolume, by the task alone: half the unpruned
-    worth at ratio 1; that worth less 1 if it is 0 or less, as correlations may be and divergences
-    are."""
+    """The worst corner (worth, ratio) of the hypervolume: half the unpruned worth at ratio 1; that
+    worth less 1 if it is 0 or less, as correlations may be and divergences are."""
     return (worth / 2 if worth > 0 else worth - 1, 1.0)
 
 
@@ -59,8 +54,7 @@ def hypervolume(run: RunRecord) -> Hypervolume:
 
 
 def share_covered(steps: Steps, unpruned: float) -> float:
-    """The area under a step curve (ratio, metric), from `reference_point`, as a share of that under
-    the metric `unpruned`. Of a front it is the hypervolume."""
+    """Area below steps from `reference_point`, as a share of that below the metric `unpruned`."""
     worst, last = reference_point(unpruned)
     return area(steps, worst, last) / ((unpruned - worst) * last)
 

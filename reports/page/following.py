@@ -25,8 +25,7 @@ from reports.page.page import write_report
 from reports.pareto import ParetoView, percent
 from reports.recommended import answer, certainty, recommendations
 
-FRONT = "front"
-"""Id of the figure in the Optuna study."""
+FRONT = "front"  # id of the figure in the Optuna study
 _OWN_NOTES = "maskfront:notes"
 """System attribute of the study: digests of the note that `publish` found and of the one that it
 wrote. A note with another digest is a reader's."""

@@ -56,7 +56,7 @@ def document(
         "units": list(overlay.units),
         "latencies": latency_units(speeds),
         "words": {speed.unit: speed.unit_text for of_run in speeds for speed in of_run},
-        "beside": _beside(speeds, overlay.runs[0].bits),
+        "beside": latency_axes(speeds, overlay.runs[0].bits),
         "runs": [
             {
                 "name": name,
@@ -88,14 +88,9 @@ def latency_units(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
     return tuple(unit for unit in first if all(unit in other for other in others))
 
 
-def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> tuple[str, ...]:
-    """Latency units in which the front may be drawn, with the bits that the scores are of."""
-    full = {speed.unit for of_run in speeds for speed in of_run if speed.bits == bits}
-    return tuple(unit for unit in latency_units(speeds) if unit in full)
-
-
-def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
-    """Units of engines with other bits on the same shape, for each of these axes."""
+def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
+    """Latency units in which the front may be drawn, with the bits that the scores are of; for each
+    the units of engines with other bits on the same shape."""
     every = {speed.unit: speed for of_run in speeds for speed in of_run}
     return {
         axis: {
@@ -103,7 +98,8 @@ def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str,
             for unit, speed in every.items()
             if speed.bits != bits and speed.shape == every[axis].shape
         }
-        for axis in latency_axes(speeds, bits)
+        for axis in latency_units(speeds)
+        if every[axis].bits == bits
     }
 
 
@@ -174,18 +170,14 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     together = overlay(runs)
     curves = [read_curves(run) for run in together.runs]
     speeds = [read_speeds(run) for run in together.runs]
-    parts = [_part(together, index) for index in range(len(together.runs))]
+    shape = next((speed.shape for speed in chain(*speeds)), None)
+    parts = [_part(together, index, of_run, shape) for index, of_run in enumerate(speeds)]
     sections = (
         speed_section(together, speeds),
         budget_section(together, curves),
         architecture_section(together),
         outer_section(together),
     )
-    scored = [
-        any(model.worth for speed in of_run for model in speed.models.values()) for of_run in speeds
-    ]
-    shape = next((speed.shape for speed in chain(*speeds)), None)
-    alike = [[speed for speed in of_run if speed.shape == shape] for of_run in speeds]
     data = document(together, curves, speeds, [part["export"] for part in parts], target.parent)
     front = front_figure(together)
     add_served(front, together, speeds)
@@ -201,10 +193,10 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
         sections=[section for section in sections if section is not None],
         # Null for numbers that JSON does not have.
         document=json.loads(json.dumps(data), parse_constant=lambda _: None),
-        latencies=latency_axes(speeds, together.runs[0].bits),
+        latencies=tuple(data["beside"]),
         words=data["words"],
-        unscored=[part for part, is_scored in zip(parts, scored, strict=True) if not is_scored],
-        fastest=lambda part, trial: fastest(part["record"], alike[part["index"]], trial),
+        unscored=[part for part in parts if not part["scored"]],
+        fastest=lambda part, trial: fastest(part["record"], part["timed"], trial),
         timed=None if shape is None else shape_text(*shape),
         words_name=NAME,
         live=live,
@@ -218,7 +210,10 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     return target
 
 
-def _part(together: Overlay, index: int) -> dict[str, Any]:
+def _part(
+    together: Overlay, index: int, speeds: Sequence[Speed], shape: tuple[int, int, bool] | None
+) -> dict[str, Any]:
+    """Values of a run for the templates; `shape` is that of the times in its table."""
     run = together.runs[index]
     view, folder = together.views[index], for_shell(run.folder)
     launch = RunFolder(run.folder).read_launch()
@@ -236,6 +231,8 @@ def _part(together: Overlay, index: int) -> dict[str, Any]:
         "launch": launch and replace(launch, command=_command(launch.command)),
         "study_file": study_file and for_shell(study_file),
         "cascades": cascades_of(run),
+        "scored": any(model.worth for speed in speeds for model in speed.models.values()),
+        "timed": [speed for speed in speeds if speed.shape == shape],
     }
 
 
