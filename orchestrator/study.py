@@ -259,16 +259,8 @@ class Study(Checked):
             part.check()
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse settings that a trial may get and that do not go with these sizes: each knob at
-        its extremes, the others at their lowest.
-
-        Args:
-            student: the configuration of the unpruned student.
-            teacher: that of the teacher.
-
-        Raises:
-            UserError: for such a setting.
-        """
+        """Raise UserError for settings that a trial may get and that do not go with these sizes:
+        each knob at its extremes, the others at their lowest."""
         for part in self._parts.values():
             part.check_shapes(student, teacher)
 
@@ -321,15 +313,7 @@ class Study(Checked):
         }
 
     def at_once(self, device: str, workers: int = 1) -> int:
-        """How many trials a worker trains together, if its device's memory holds them.
-
-        Args:
-            device: of the worker.
-            workers: how many there are.
-
-        Returns:
-            The size of a population.
-        """
+        """Number of trials that a worker trains together, if its device's memory holds them."""
         if self.population != "auto":
             return self.population
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
@@ -364,17 +348,7 @@ class Study(Checked):
                     raise UserError("Study.at_most names 'ms', which only cost='latency' measures")
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
-        """The method of one trial.
-
-        Args:
-            knobs: those of the trial, named as in `knobs`, each with its value.
-
-        Returns:
-            The study's method with these values, and with the training of the fidelity.
-
-        Raises:
-            UserError: for a value out of a field's range.
-        """
+        """The method of a trial with these knobs. Raises UserError for a value out of range."""
         name = knobs[METHOD] if self._several else ""
         return self._parts[name].trial_method(_of_method(name, knobs))
 
