@@ -5,6 +5,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from objectives.cache import is_free, sync
+from objectives.workbench.inputs import Inputs
 from orchestrator.errors import RunError
 from orchestrator.identity import sources_of
 from orchestrator.optuna_private import as_stored, fail_waiting, knobs_of, study_id_of
@@ -25,13 +27,15 @@ from orchestrator.runs.records import (
     SOURCES,
     VERSIONS,
     WANTED,
+    RunRecord,
     own_study,
+    record_of,
 )
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
 from orchestrator.teacher_study import SUFFIX
-from orchestrator.workers.claims import OWN, killed_too_often
+from orchestrator.workers.claims import OWN, Claims, killed_too_often
 from orchestrator.workers.heartbeat import WorkerRecord, living, this_machine
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, earlier_runs
@@ -49,6 +53,28 @@ _CONTENTS = {
 }
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/findings.md has the figures
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """Open run: a study with its folder, Optuna study, inputs and device."""
+
+    study: Study
+    folder: RunFolder
+    optuna_study: optuna.Study
+    inputs: Inputs
+    device: str
+
+    def claims(self, worker: str = "", token: str = "") -> Claims:
+        """Make the trial queue of a worker, or of the launch itself."""
+        study, draws = self.study, self.study.sampler is not None
+        return Claims(
+            self.optuna_study, self.folder, study.knobs, worker, study.trials, token, draws=draws
+        )
+
+    def record(self) -> RunRecord:
+        """Read the run as it stands."""
+        return record_of(self.optuna_study, self.folder.path)
 
 
 def _directions(study: Study) -> list[StudyDirection]:

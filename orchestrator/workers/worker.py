@@ -25,15 +25,15 @@ from orchestrator.optuna_private import all_trials
 from orchestrator.runs import records, results
 from orchestrator.runs.answers import check_teachers, write_rows
 from orchestrator.runs.artifacts import upload
-from orchestrator.runs.records import RunRecord, record_of, unpruned_result
+from orchestrator.runs.records import RunRecord, unpruned_result
 from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
-from orchestrator.runs.run_folder import BESIDE, RunFolder
+from orchestrator.runs.run_folder import BESIDE
 from orchestrator.runs.trial_files import ScoredOutcome, copy_trial, shown_files, write_trial
 from orchestrator.signals import check_interrupted
-from orchestrator.study import Study
 from orchestrator.workers.claims import ALREADY_ENDED, Claims, Finished, Retry
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
+from orchestrator.workers.opening import OpenRun
 from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 
 Callback = Callable[[RunRecord], object]  # called with the current run when trials end
@@ -47,21 +47,13 @@ _IDLE = 2.0  # seconds at most until a worker without a trial looks again
 class Worker:
     """Worker of an open study."""
 
-    def __init__(
-        self,
-        study: Study,
-        folder: RunFolder,
-        optuna_study: optuna.Study,
-        claims: Claims,
-        progress: LaunchProgress,
-        bench: Workbench,
-    ):
-        self.study, self.folder, self.optuna_study = study, folder, optuna_study
-        self.claims, self.progress, self.bench = claims, progress, bench
+    def __init__(self, run: OpenRun, claims: Claims, progress: LaunchProgress, bench: Workbench):
+        self.study, self.folder, self.optuna_study = run.study, run.folder, run.optuna_study
+        self.open_run, self.claims, self.progress, self.bench = run, claims, progress, bench
         self.running: dict[int, optuna.Trial] = {}
         self.counted = 0  # trials of this worker that brought the study on
         self.failed: list[str] = []  # why its latest trials failed, since the last that did not
-        self.finished = Finished(study, optuna_study, folder)
+        self.finished = Finished(run.study, run.optuna_study, run.folder)
         self.most: float = math.inf  # trials of one population that memory is known to hold
 
     def run(self, callbacks: Sequence[Callback]) -> None:
@@ -94,7 +86,7 @@ class Worker:
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
             fruitless = fruitless + 1 if self.counted == before else 0
-            call_back(callbacks, self.optuna_study, self.folder, self.progress.note)
+            call_back(callbacks, self.open_run, self.progress.note)
             enough = len(self.failed) >= _MOST_FAILURES or not self.counted
             if fruitless >= 2 and self.failed and enough and self.study.sampler is not None:
                 raise RunError(
@@ -394,16 +386,11 @@ def _numbers(name: str, bench: Workbench, model: Measured | Score) -> dict[str, 
     return {what: model.metric, f"{what} held out": model.heldout_metric}
 
 
-def call_back(
-    callbacks: Sequence[Callback],
-    optuna_study: optuna.Study,
-    folder: RunFolder,
-    note: Callable[[str], object],
-) -> None:
+def call_back(callbacks: Sequence[Callback], run: OpenRun, note: Callable[[str], object]) -> None:
     """Call each callback with the current run; one that fails is noted and costs no trial."""
     if not callbacks:
         return
-    record = record_of(optuna_study, folder.path)
+    record = run.record()
     for callback in callbacks:
         try:
             callback(record)

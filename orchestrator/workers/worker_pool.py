@@ -25,7 +25,7 @@ from rich.console import Console
 from objectives.device import choose_device, visible_gpus
 from objectives.errors import MaskfrontError
 from orchestrator.errors import RunError
-from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
+from orchestrator.runs.records import UNPRUNED, RunRecord
 from orchestrator.signals import begin_worker, check_interrupted, interruptible, unattended
 from orchestrator.storage.connect import CONNECT_SECONDS
 from orchestrator.storage.urls import as_named, parse_url
@@ -35,7 +35,8 @@ from orchestrator.terminal import say
 from orchestrator.workers.claims import HALT
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
-from orchestrator.workers.loop import LaunchOptions, OpenRun, address, opened, work, writing
+from orchestrator.workers.loop import LaunchOptions, address, opened, work, writing
+from orchestrator.workers.opening import OpenRun
 from orchestrator.workers.worker import Callback, call_back
 
 _LOOK = 1.0  # seconds between two looks at the workers and at the study
@@ -99,7 +100,7 @@ def launch_workers(
         if finished < study.trials and goes_on and not (finished and claims.exhausted):
             raise RunError(_unfinished(study, run.optuna_study, ended))
         claims.fail_orphans()
-        return record_of(run.optuna_study, folder.path)
+        return run.record()
 
 
 def default_workers(device: str) -> int:
@@ -203,7 +204,7 @@ def _follow(
                     )
         finished = finished_trials(run.optuna_study)
         if finished != shown and UNPRUNED in run.optuna_study.user_attrs:
-            call_back(callbacks, run.optuna_study, run.folder, note)
+            call_back(callbacks, run, note)
             shown = finished
         all_done = before < finished >= run.study.trials
         if not cluster or not all_done or living(run.optuna_study, run.folder):
