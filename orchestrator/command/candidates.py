@@ -80,14 +80,10 @@ class Candidates:
         folder = model_folder(run, number)
         self.add(number, load_model(folder), Checkpoint(str(folder)).tokenizer)
 
-    def classifier(self, number: int | None, engine: str, threads: int = 1) -> Classifier:
-        """Open a model that was written."""
-        return Classifier(self.folder(number, engine), threads)
-
     def seconds_of_an_answer(self, number: int | None, engine: str) -> float:
         """Time one text among some, on all cores."""
         texts = deployed.texts_of(self.inputs, "select")[:_TIMED]
-        classifier = self.classifier(number, engine, threads=0)
+        classifier = Classifier(self.folder(number, engine), threads=0)
         deployed.answers_to(classifier, texts)  # it warms up
         began = time.monotonic()
         deployed.answers_to(classifier, texts)
@@ -126,7 +122,8 @@ class Candidates:
         """Number, fastest engine, its milliseconds; the unpruned model has one entry an engine."""
         keys = [(number, engine) for number in numbers for engine in self.engines]
         texts = deployed.texts_of(self.inputs, "select")[:_TIMED]
-        times = deployed.text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
+        opened = [Classifier(self.folder(*key)) for key in keys]
+        times = deployed.text_to_label(opened, texts, say=self.say)
         if keep:
             self._keep(run, numbers, times)
         means = dict(zip(keys, times.mean(axis=0).tolist(), strict=True))
@@ -177,7 +174,7 @@ class Candidates:
             logits = unpruned if number is None else read_answers(run, number)
             if logits is not None:
                 return logits
-        classifier = self.classifier(number, engine, threads=0)
+        classifier = Classifier(self.folder(number, engine), threads=0)
         return {
             role: deployed.answers_to(classifier, deployed.texts_of(self.inputs, role))
             for role in ("select", "heldout")
@@ -239,7 +236,8 @@ class Candidates:
     ) -> tuple[Deployed, NDArray[Any]]:
         """Measure times and answers of `folder`, which becomes `out`; also returns its classes."""
         texts = deployed.texts_of(self.inputs, "heldout")
-        opened = [Classifier(folder), *(self.classifier(None, engine) for engine in self.engines)]
+        others = (self.folder(None, engine) for engine in self.engines)
+        opened = [Classifier(path) for path in (folder, *others)]
         times = deployed.text_to_label(opened, texts[: 2 * _TIMED], say=self.say)
         means = times.mean(axis=0).tolist()
         parallel = Classifier(folder, threads=0)

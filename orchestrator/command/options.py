@@ -126,17 +126,13 @@ def _options(source: str) -> Iterator[inspect.Parameter]:
 def _declaration(module: str, name: str) -> ast.FunctionDef:
     """Find a function, or a method "Class.name", in the source of its module, which is not
     imported: help must not wait for torch."""
-    body = _module(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
-    *classes, function = name.split(".")
-    for owner in classes:
-        body = next(
-            node.body for node in body if isinstance(node, ast.ClassDef) and node.name == owner
-        )
-    return next(
-        node for node in body if isinstance(node, ast.FunctionDef) and node.name == function
-    )
+    node: Any = _module(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
+    for part in name.split("."):
+        node = next(inner for inner in node.body if getattr(inner, "name", None) == part)
+    assert isinstance(node, ast.FunctionDef)
+    return node
 
 
 @cache
-def _module(file: Path) -> list[ast.stmt]:
-    return ast.parse(file.read_text(encoding="utf-8")).body
+def _module(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))

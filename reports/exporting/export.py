@@ -111,9 +111,8 @@ def export(
         if shares := result.thresholds:
             each = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
             if len(shares) > _MOST_THRESHOLDS:
-                each = (
-                    f"{len(shares)} from {min(shares.values()):.3f} to {max(shares.values()):.3f}"
-                )
+                low, *_, high = sorted(shares.values())
+                each = f"{len(shares)} from {low:.3f} to {high:.3f}"
             notes.append(
                 "thresholds in config.json, chosen on the selection split, which classify.py "
                 f"of an ONNX export has and a pipeline leaves to you: {each}"
@@ -166,8 +165,8 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
     model = load_model(folder)
     difference = write_onnx(model, full)
     notes = [
-        f"{full.relative_to(folder)}: {_megabytes(full)}; its logits differ from torch's by "
-        f"{difference:.0e} at most, on random inputs of several shapes"
+        f"{full.relative_to(folder)}: {full.stat().st_size / 1e6:.1f} MB; its logits differ from "
+        f"torch's by {difference:.0e} at most, on random inputs of several shapes"
         + ", because ONNX does not round what enters the weights"
         * rounds_inputs(model)
     ]
@@ -181,7 +180,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         scored = zip(*(score_onnx(file, *more) for file in (full, small)), strict=True)
         metrics = [" -> ".join(f"{metric:.4f}" for metric in of_split) for of_split in scored]
         notes.append(
-            f"{small.relative_to(folder)}: {_megabytes(small)}, {how}; "
+            f"{small.relative_to(folder)}: {small.stat().st_size / 1e6:.1f} MB, {how}; "
             f"{run.definition['task.metric']} {metrics[0]} (held out {metrics[1]})"
         )
     if tokenizer.is_fast:
@@ -192,10 +191,6 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         write_single(folder, file, model, tokenizer, longest, truncation, pairs=pairs)
         notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes
-
-
-def _megabytes(file: Path) -> str:
-    return f"{file.stat().st_size / 1e6:.1f} MB"
 
 
 def check_push(repo: str) -> None:
