@@ -15,25 +15,16 @@ from objectives.search_method import SearchMethod
 from orchestrator.errors import RunError
 from orchestrator.method_space import applies
 from orchestrator.optuna_private import all_trials, draw, knobs_of, set_trial_attribute
+from orchestrator.runs import records
 from orchestrator.runs.artifacts import remove_artifacts
 from orchestrator.runs.damage import damaged_trials, damages
-from orchestrator.runs.records import (
-    BEGAN,
-    FAILURE,
-    HOME,
-    LAST_SEEN,
-    POPULATION,
-    RETRY_OF,
-    WORKER,
-    FinishedTrial,
-    trial_record,
-)
+from orchestrator.runs.records import FinishedTrial, trial_record
 from orchestrator.runs.run_folder import MODEL, RunFolder
 from orchestrator.study import Study
 from orchestrator.workers.heartbeat import Watch, end_record, launch_of, this_machine, workers_of
 
 HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
-OWN = {WORKER: ""}
+OWN = {records.WORKER: ""}
 """Attributes of each trial that maskfront enqueues; a trial without is another program's."""
 DEATHS_ALONE = "deaths_alone"
 """Trial attribute: number of workers that died while they trained only these knobs. A trial that
@@ -99,7 +90,7 @@ class Claims:
             ctrl_c = isinstance(error, KeyboardInterrupt)
             reason = "interrupted" if ctrl_c else f"{type(error).__name__}: {error}"
             for trial in claimed:
-                self.fail(trial.number, {FAILURE: reason}, "always")
+                self.fail(trial.number, {records.FAILURE: reason}, "always")
             raise
         return claimed
 
@@ -118,23 +109,23 @@ class Claims:
                 trial = self._optuna_study.ask()
             except KeyboardInterrupt:
                 for begun in self._trials(TrialState.RUNNING):
-                    if not begun.user_attrs.get(WORKER):  # under the lock: by this `ask`
-                        self.fail(begun.number, {FAILURE: "interrupted"}, "always")
+                    if not begun.user_attrs.get(records.WORKER):  # under the lock: by this `ask`
+                        self.fail(begun.number, {records.FAILURE: "interrupted"}, "always")
                 raise
             claimed.append(trial)
-            trial.set_user_attr(WORKER, self._worker)
-            trial.set_user_attr(BEGAN, time.time())
-            cut_off = trial.user_attrs.get(RETRY_OF)
+            trial.set_user_attr(records.WORKER, self._worker)
+            trial.set_user_attr(records.BEGAN, time.time())
+            cut_off = trial.user_attrs.get(records.RETRY_OF)
             if cut_off is not None and trial.number > min(_retries(self._optuna_study, cut_off)):
                 # Its knobs were enqueued again: the storage's first answer was lost.
-                self.fail(trial.number, {FAILURE: "its knobs were enqueued twice"})
+                self.fail(trial.number, {records.FAILURE: "its knobs were enqueued twice"})
                 claimed.remove(trial)
             elif DEATHS_ALONE in trial.user_attrs:
                 return
 
     def _check_home(self) -> None:
         """Raise RunError if another launch at the same moment has bound the study to its folder."""
-        home = self._optuna_study.user_attrs.get(HOME)
+        home = self._optuna_study.user_attrs.get(records.HOME)
         here = (self._folder.identity, self._folder.inode)
         if home is not None and here != (home["folder"], home.get("inode", here[1])):
             raise RunError(
@@ -153,12 +144,12 @@ class Claims:
         dead, optuna_study = self._watch.dead(workers), self._optuna_study
         lost = 0
         for trial in running:
-            owner = trial.user_attrs.get(WORKER, "")
+            owner = trial.user_attrs.get(records.WORKER, "")
             alive = owner in workers and owner not in dead
             if owner and (owner == self._worker or alive):
                 continue
             record = workers.get(owner)
-            why = {LAST_SEEN: 0.0 if record is None else record.at}
+            why = {records.LAST_SEEN: 0.0 if record is None else record.at}
             retry: Retry = "limited"
             if (
                 record
@@ -221,7 +212,7 @@ def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bo
     # others trained beside them, any of these may be to blame, so that each is tried alone.
     # Optuna's own retry would carry over artifacts, and constraints, which cannot be set twice.
     knobs = knobs_of(trial)
-    attributes = {**OWN, RETRY_OF: trial.number}
+    attributes = {**OWN, records.RETRY_OF: trial.number}
     deaths = _deaths(trial) if limited else trial.user_attrs.get(DEATHS_ALONE)
     if deaths is not None:
         attributes[DEATHS_ALONE] = deaths
@@ -232,19 +223,19 @@ def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bo
 
 def _deaths(trial: FrozenTrial) -> int | None:
     """Number of workers that died with these knobs alone; None if the search had not begun."""
-    deaths, together = trial.user_attrs.get(DEATHS_ALONE), trial.user_attrs.get(POPULATION)
+    deaths, together = trial.user_attrs.get(DEATHS_ALONE), trial.user_attrs.get(records.POPULATION)
     return deaths if together is None else (deaths or 0) + (together == 1)
 
 
 def killed_too_often(trial: FrozenTrial) -> bool:
     """Whether the knobs of a failed trial were dropped, as its worker died once more."""
-    return LAST_SEEN in trial.user_attrs and (_deaths(trial) or 0) > _MOST_DEATHS
+    return records.LAST_SEEN in trial.user_attrs and (_deaths(trial) or 0) > _MOST_DEATHS
 
 
 def _retries(optuna_study: optuna.Study, number: int) -> list[int]:
     """Numbers of the trials that retry the knobs of this one."""
     trials = optuna_study.get_trials(deepcopy=False)
-    return [trial.number for trial in trials if trial.user_attrs.get(RETRY_OF) == number]
+    return [trial.number for trial in trials if trial.user_attrs.get(records.RETRY_OF) == number]
 
 
 NumberedMethod = tuple[int, SearchMethod]  # a trial's number and its method

@@ -20,17 +20,8 @@ from objectives.workbench.inputs import Inputs
 from orchestrator.errors import RunError
 from orchestrator.identity import sources_of
 from orchestrator.optuna_private import as_stored, fail_waiting, knobs_of, study_id_of
-from orchestrator.runs.records import (
-    DEFINITION,
-    FAILURE,
-    HOME,
-    SOURCES,
-    VERSIONS,
-    WANTED,
-    RunRecord,
-    own_study,
-    record_of,
-)
+from orchestrator.runs import records
+from orchestrator.runs.records import RunRecord, own_study, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
@@ -93,7 +84,7 @@ def open_study(
 ) -> optuna.Study:
     """Create or continue the Optuna study, or raise RunError. The caller locks the folder."""
     begun = any(
-        stored.study_name == study.name and DEFINITION in stored.user_attrs
+        stored.study_name == study.name and records.DEFINITION in stored.user_attrs
         for stored in storage.get_all_studies()
     )
     if not begun:
@@ -111,8 +102,8 @@ def open_study(
         storage=storage, study_name=study.name, directions=_directions(study), load_if_exists=True
     )
     optuna_study = own_study(study.name, storage)
-    if DEFINITION not in optuna_study.user_attrs:
-        optuna_study.set_user_attr(DEFINITION, definition)
+    if records.DEFINITION not in optuna_study.user_attrs:
+        optuna_study.set_user_attr(records.DEFINITION, definition)
     return optuna_study
 
 
@@ -145,9 +136,9 @@ def describe(
     packages = ("maskfront", "torch", "transformers", "optuna")
     versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
     versions |= {"device": device, "machine": platform.platform()}
-    optuna_study.set_user_attr(VERSIONS, versions)
-    optuna_study.set_user_attr(SOURCES, sources_of(study))
-    optuna_study.set_user_attr(WANTED, study.trials)
+    optuna_study.set_user_attr(records.VERSIONS, versions)
+    optuna_study.set_user_attr(records.SOURCES, sources_of(study))
+    optuna_study.set_user_attr(records.WANTED, study.trials)
     begin_launch(optuna_study, timeout)
 
 
@@ -160,7 +151,8 @@ def ask_first(optuna_study: optuna.Study, study: Study) -> None:
     waiting = optuna_study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     for trial in waiting if study.sampler is None else ():
         if WARM_START not in trial.user_attrs and knobs_of(trial) not in first:
-            fail_waiting(optuna_study, trial, {FAILURE: "a later launch did not ask for it"})
+            why = {records.FAILURE: "a later launch did not ask for it"}
+            fail_waiting(optuna_study, trial, why)
     trials = optuna_study.get_trials(deepcopy=False)
     had = [
         knobs_of(trial).items()
@@ -188,13 +180,13 @@ def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> 
     """Bind folder and study to each other if the storage lies elsewhere; RunError for a copy."""
     if folder.is_own(storage):
         return
-    home = optuna_study.user_attrs.get(HOME)
+    home = optuna_study.user_attrs.get(records.HOME)
     # A launch that was killed between the two writes below has left the first.
     half_bound = (folder.shown_storage, folder.study_name) == (storage, optuna_study.study_name)
     if home is None and (folder.identity is None or half_bound):
         identity = folder.identity or secrets.token_hex(8)
         folder.write_address(storage, optuna_study.study_name, identity)
-        optuna_study.set_user_attr(HOME, {"folder": identity, **_place_of(folder)})
+        optuna_study.set_user_attr(records.HOME, {"folder": identity, **_place_of(folder)})
         return
     if home is None or home["folder"] != folder.identity or _is_copy(folder, optuna_study, home):
         where = "in another folder" if home is None else f"in {home['path']} (on {home['host']})"
@@ -206,7 +198,7 @@ def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> 
     here = _place_of(folder)
     # Another machine that shares the folder may call it otherwise.
     if (home["host"] == here["host"] or home.get("inode") != here["inode"]) and home != home | here:
-        optuna_study.set_user_attr(HOME, home | here)
+        optuna_study.set_user_attr(records.HOME, home | here)
 
 
 def _place_of(folder: RunFolder) -> dict[str, Any]:
@@ -242,7 +234,7 @@ def _check_same(
                 f"the storage has a study '{stored.study_name}' with other objectives than "
                 f"{study.objective} and cost; give yours another name"
             )
-        was = stored.user_attrs.get(DEFINITION, {})
+        was = stored.user_attrs.get(records.DEFINITION, {})
         if not was and any(
             trial.state is not TrialState.WAITING
             for trial in storage.get_all_trials(study_id_of(stored), deepcopy=False)
