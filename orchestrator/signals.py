@@ -57,11 +57,8 @@ def interruptible(remark: str, *, always: bool = False) -> Iterator[None]:
         yield
         return
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    before = {
-        number: handler
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if (handler := signal.getsignal(number)) in usual or always
-    }
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: handler for n, handler in handlers.items() if handler in usual or always}
     for number in before:
         signal.signal(number, _stop)
     unraisable = sys.unraisablehook

@@ -98,11 +98,8 @@ class StrategySampler(BaseSampler):
         self._learned: list[tuple[Candidate, float]] = []
 
     def _learn(self, study: optuna.Study) -> None:
-        trials = [
-            trial
-            for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if trial.params.keys() >= self._places.keys()
-        ]
+        finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        trials = [trial for trial in finished if trial.params.keys() >= self._places.keys()]
         trials.sort(key=lambda trial: (trial.datetime_complete, trial.number))
         candidates: list[Candidate] = [
             {name: trial.params[name] for name in self._places} for trial in trials

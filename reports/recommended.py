@@ -63,11 +63,8 @@ def certainty(view: ParetoView) -> str:
     most = comparison.most_lost(trial)
     if most is None:
         return ""
-    sure = [
-        loss
-        for loss in (*_LOSSES, 0.05, 0.1)
-        if _at_most(most, loss * metric) and comparison.rows >= _fewest_rows(loss)
-    ]
+    provable = (loss for loss in (*_LOSSES, 0.05, 0.1) if comparison.rows >= _fewest_rows(loss))
+    sure = [loss for loss in provable if _at_most(most, loss * metric)]
     words = f"95% sure to lose at most {sure[0]:.0%}" if sure else "not sure to lose at most 10%"
     rows = comparison.rows_to_decide(trial, _EXPECTED * metric)
     if sure[:1] == [_EXPECTED] or rows is None:

@@ -104,11 +104,8 @@ class Candidates:
         for number, engine, cost in self._fastest(run, numbers, keep):
             self.say(f"{named(number, engine)}: {cost:.2f} ms per text; scoring it")
             members.append(Member(number, cost, self._answers(run, number, engine), engine))
-        original = next(
-            member.logits
-            for member in members
-            if (member.number, member.engine) == (None, self.engines[0])
-        )
+        first = (None, self.engines[0])
+        original = next(m.logits for m in members if (m.number, m.engine) == first)
         return members, GateRows(
             metric=self.inputs.task.metric,
             labels=judged_rows.labels,

@@ -236,13 +236,9 @@ def _tried(
     had = [dict(trial.knobs) for trial in earlier.finished] if earlier else []
     first = (*had, *(planned for planned in knobs if planned not in had))
     seconds = max(1.0, seconds)
+    planned_study = replace(study, first=first, trials=len(first), trial_timeout=seconds)
     try:
-        return launch(
-            replace(study, first=first, trials=len(first), trial_timeout=seconds),
-            timeout=seconds,
-            command=command,
-            console=console,
-        )
+        return launch(planned_study, timeout=seconds, command=command, console=console)
     except RunError as error:
         if (run := run_in(folder)) is None:
             raise

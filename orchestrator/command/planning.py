@@ -143,11 +143,8 @@ def answer_times(
 ) -> AnswerTimes:
     """Time the models on the device that trains. Raises UserError for one that is no classifier."""
     device = choose_device("auto")
-    teacher, *others = (
-        _seconds_of_an_answer(checkpoint, some, max_length, device)
-        for checkpoint in (model, student)
-        if checkpoint
-    )
+    named = [model, student] if student else [model]
+    teacher, *others = (_seconds_of_an_answer(name, some, max_length, device) for name in named)
     return AnswerTimes(
         teacher=teacher,
         teaching=teacher * (share_of_int8() if in_int8 else 1.0),

@@ -129,12 +129,8 @@ def _front(run: RunPath, as_json: AsJson = False) -> None:
 
     record = read_run(run)
     if as_json:
-        pick = expected_of(pareto_view(record))
-        expected = pick and {
-            "trial": pick.trial.number,
-            "why": pick.reasons,
-            "metric": pick.expected,
-        }
+        row = expected_of(pareto_view(record))
+        expected = row and {"trial": row.trial.number, "why": row.reasons, "metric": row.expected}
         typer.echo(json.dumps({**front_document(record), "expected": expected}, indent=2))
     else:
         show_front(record, Console())

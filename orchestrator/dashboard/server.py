@@ -88,13 +88,8 @@ def application(source: str | Path) -> App:
         return {"" if run == folder else run.name: source for run, source in readable().items()}
 
     def artifacts() -> Iterator[Any]:
-        return stores_of(
-            [
-                (study.user_attrs, RunFolder(run))
-                for run, source in readable().items()
-                for study in source.studies()
-            ]
-        )
+        studies = ((run, study) for run, source in readable().items() for study in source.studies())
+        return stores_of([(study.user_attrs, RunFolder(run)) for run, study in studies])
 
     readable()  # says at once what is wrong with all of them
     return _guarded_view(sources, artifacts, lambda: [RunFolder(run).storage for run in readable()])

@@ -72,11 +72,8 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
         with _for_one_question(url).connect() as turn:
             if create:
                 turn.exec_driver_sql(_TURNS[kind])
-            raw = RDBStorage(
-                url.render_as_string(hide_password=False),
-                engine_kwargs=engine,
-                skip_table_creation=not create,
-            )
+            address = url.render_as_string(hide_password=False)
+            raw = RDBStorage(address, engine_kwargs=engine, skip_table_creation=not create)
         cached = get_storage(raw)
         weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
         return retried(cached, hidden(url))

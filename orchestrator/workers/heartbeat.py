@@ -50,11 +50,8 @@ def launch_of(optuna_study: optuna.Study) -> int:
 
 def workers_of(optuna_study: optuna.Study, where: str = "the study") -> dict[str, WorkerRecord]:
     """All workers that ever served the study, by name; errors call the study `where`."""
-    records = [
-        as_record(WorkerRecord, value, f"{where}: {key}")
-        for key, value in optuna_study.user_attrs.items()
-        if key.startswith(WORKERS)
-    ]
+    written = {k: value for k, value in optuna_study.user_attrs.items() if k.startswith(WORKERS)}
+    records = [as_record(WorkerRecord, value, f"{where}: {k}") for k, value in written.items()]
     return {record.name: record for record in records}
 
 

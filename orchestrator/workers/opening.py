@@ -154,11 +154,8 @@ def ask_first(optuna_study: optuna.Study, study: Study) -> None:
             why = {records.FAILURE: "a later launch did not ask for it"}
             fail_waiting(optuna_study, trial, why)
     trials = optuna_study.get_trials(deepcopy=False)
-    had = [
-        knobs_of(trial).items()
-        for trial in trials
-        if trial.state is not TrialState.FAIL or killed_too_often(trial)
-    ]
+    counted = (t for t in trials if t.state is not TrialState.FAIL or killed_too_often(t))
+    had = [knobs_of(trial).items() for trial in counted]
     for knobs in first:
         if not any(knobs.items() <= others for others in had):
             optuna_study.enqueue_trial(knobs, user_attrs=OWN)

@@ -80,11 +80,8 @@ def warm_start(
     knobs_of_fronts = []
     for run in (runs[index] for index in order):
         for trial in run.front:
-            knobs = {
-                name: clipped(trial.knobs[name], knob)
-                for name, knob in study.knobs.items()
-                if name in trial.knobs
-            }
+            shared = ((name, knob) for name, knob in study.knobs.items() if name in trial.knobs)
+            knobs = {name: clipped(trial.knobs[name], knob) for name, knob in shared}
             knobs_of_fronts.append((f"{run.name} trial {trial.number}", knobs))
     return ends + knobs_of_fronts[: math.ceil(study.trials / 2)]
 

@@ -45,12 +45,8 @@ def front_figure(overlay: Overlay) -> go.Figure:
     costs = {"tickformat": ".0%", "range": [0, 1.05 * max(drawn, default=1.0)]}
     if overlay.wide:
         ends = [math.log10(min(drawn)) - 0.05, math.log10(max(1, *drawn)) + 0.05]
-        costs = {
-            "type": "log",
-            "tickvals": theme.log_ticks(min(drawn), 1),
-            "tickformat": "~%",
-            "range": ends,
-        }
+        ticks = theme.log_ticks(min(drawn), 1)
+        costs = {"type": "log", "tickvals": ticks, "tickformat": "~%", "range": ends}
     heights: dict[str, Any] = {}
     if overlay.by_divergence:
         heights = {**theme.DIVERGENCE_AXIS}
