@@ -302,13 +302,9 @@ class Study(Checked):
 
     @property
     def _parts(self) -> dict[str, MethodSpace]:
+        share = self.fidelity.epochs
         return {
-            name: MethodSpace(
-                method,
-                _of_method(name, self.space),
-                f"{name}." if name else "",
-                self.fidelity.epochs,
-            )
+            name: MethodSpace(method, _of_method(name, self.space), name and f"{name}.", share)
             for name, method in self.methods.items()
         }
 

@@ -213,12 +213,8 @@ def inputs_of(run: RunRecord, study: Study) -> Inputs:
         study, inputs.text.fingerprint, inputs.checkpoint_fingerprint, beside=beside
     )
     was = run.definition
-    differs = [
-        name
-        for name in sorted(now.keys() | was.keys())
-        if name.startswith(("task.", "teacher.checkpoint")) and now.get(name) != was.get(name)
-    ]
-    if differs:
+    names = (n for n in now.keys() | was.keys() if n.startswith(("task.", "teacher.checkpoint")))
+    if differs := sorted(name for name in names if now.get(name) != was.get(name)):
         raise RunError(
             f"study '{study.name}' does not have the data of the run '{run.folder}' "
             f"({', '.join(differs)}); name the study file that the run was launched with"
@@ -337,11 +333,9 @@ def _speeds(document: _Document, counted: str) -> tuple[Speed, ...]:
     groups: dict[tuple[Any, ...], dict[str, Timing]] = {}
     shape = attrgetter("engine", "bits", "batch", "length", "texts")
     for row in document.timings:
-        worth = row.get("worth")
-        timing = replace(
-            as_record(Timing, {**row, "worth": None}, "timings"),
-            worth=None if worth is None else as_record(Worth, worth, "timings.worth"),
-        )
+        if (worth := row.get("worth")) is not None:
+            worth = as_record(Worth, worth, "timings.worth")
+        timing = as_record(Timing, {**row, "worth": worth}, "timings")
         groups.setdefault(shape(timing), {})[timing.model] = timing
     if lacking := [shape for shape, group in groups.items() if document.reference not in group]:
         raise RunError(f"it has no times of {document.reference!r} in {lacking[0][0]}")

@@ -141,7 +141,7 @@ class Claims:
 
     def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
         workers = workers_of(self._optuna_study)
-        dead, optuna_study = self._watch.dead(workers), self._optuna_study
+        dead, study = self._watch.dead(workers), self._optuna_study
         lost = 0
         for trial in running:
             owner = trial.user_attrs.get(records.WORKER, "")
@@ -151,17 +151,12 @@ class Claims:
             record = workers.get(owner)
             why = {records.LAST_SEEN: 0.0 if record is None else record.at}
             retry: Retry = "limited"
-            if (
-                record
-                and record.machine != this_machine()
-                and record.launch != launch_of(optuna_study)
-            ):
+            if record and record.machine != this_machine() and record.launch != launch_of(study):
                 # Neither its machine nor its launch outlived it: no fault of its knobs.
                 retry = "always"
             if self.fail(trial.number, why, retry):
                 lost += 1
-                again = _retries(self._optuna_study, trial.number)
-                retried = ", its knobs are tried again" if again else ""
+                retried = ", its knobs are tried again" if _retries(study, trial.number) else ""
                 note(f"trial {trial.number}: its worker died{retried}")
         for name in dead:
             if not workers[name].ended:

@@ -95,9 +95,8 @@ def launch_workers(
             raise
         claims, finished = run.claims(), finished_trials(run.optuna_study)
         over = why_it_ends(run.optuna_study, study.patience) is not None
-        failed = all(reason is not None for _, reason in ended)
-        goes_on = failed or not over
-        if finished < study.trials and goes_on and not (finished and claims.exhausted):
+        wanted = not over or all(reason is not None for _, reason in ended)
+        if finished < study.trials and wanted and not (finished and claims.exhausted):
             raise RunError(_unfinished(study, run.optuna_study, ended))
         claims.fail_orphans()
         return run.record()
