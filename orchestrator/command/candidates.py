@@ -136,10 +136,7 @@ class Candidates:
         self, run: RunRecord, numbers: Sequence[int | None], times: NDArray[np.float64]
     ) -> None:
         """Put milliseconds (texts, numbers x engines) on the page of the run."""
-        names = {
-            number: UNPRUNED if number is None else str(model_folder(run, number))
-            for number in numbers
-        }
+        names = {n: UNPRUNED if n is None else str(model_folder(run, n)) for n in numbers}
         flops_of_trial = {trial.number: trial.result.flops for trial in run.finished}
         flops = {names[number]: flops_of_trial[number] for number in numbers if number is not None}
         flops[UNPRUNED] = self.flops[None]
@@ -172,10 +169,8 @@ class Candidates:
             if logits is not None:
                 return logits
         classifier = Classifier(self.folder(number, engine), threads=0)
-        return {
-            role: deployed.answers_to(classifier, deployed.texts_of(self.inputs, role))
-            for role in ("select", "heldout")
-        }
+        texts = {role: deployed.texts_of(self.inputs, role) for role in ("select", "heldout")}
+        return {role: deployed.answers_to(classifier, read) for role, read in texts.items()}
 
     def deploy(
         self,

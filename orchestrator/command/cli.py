@@ -79,17 +79,11 @@ def show_end(run: "RunRecord", console: Console, study_file: Path | None = None)
     reading.show_front(run, console)
     folder, best = for_shell(run.folder), recommended(run)
     scored = "" if study_file is None else f" --study-file {for_shell(study_file)}"
-    lines = [
-        f"report     {RunFolder(run.folder).report}",
-        f"dashboard  maskfront dashboard {folder}",
-    ]
+    say(console, f"report     {RunFolder(run.folder).report}")
+    say(console, f"dashboard  maskfront dashboard {folder}")
     if best:
-        lines += [
-            f"bench      maskfront bench {folder}{scored}",
-            f"export     maskfront export {folder} --trial {best.number} --out my-model",
-        ]
-    for line in lines:
-        say(console, line)
+        say(console, f"bench      maskfront bench {folder}{scored}")
+        say(console, f"export     maskfront export {folder} --trial {best.number} --out my-model")
 
 
 @app.command("compress")

@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -178,8 +179,10 @@ def compress(
         reserve = max(0.1 * total, _SERVED * (began_writing - left()))
         reserve = min(reserve, 0.5 * total)
 
+        start = partial(launch, command=command, console=console)
+
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
-            return _tried(study, knobs, left() - reserve, command, console, say)
+            return _tried(study, knobs, left() - reserve, start, say)
 
         run = tried(planning.at_once(sizes, bool(small)))
         _check_worth(study, inputs, run)
@@ -223,22 +226,17 @@ def _check_out(out: Path) -> None:
 
 
 def _tried(
-    study: Study,
-    knobs: Sequence[planning.Knobs],
-    seconds: float,
-    command: str | None,
-    console: Console | None,
-    say: Say,
+    study: Study, knobs: Sequence[planning.Knobs], left: float, start: Callable[..., Run], say: Say
 ) -> Run:
-    """Launch trials with these knobs beside the run's earlier ones, as far as the seconds go."""
+    """Start trials with these knobs beside the run's earlier ones, in the seconds that are left."""
     folder = Path("runs") / study.name
     earlier = run_in(folder)
     had = [dict(trial.knobs) for trial in earlier.finished] if earlier else []
     first = (*had, *(planned for planned in knobs if planned not in had))
-    seconds = max(1.0, seconds)
+    seconds = max(1.0, left)
     planned_study = replace(study, first=first, trials=len(first), trial_timeout=seconds)
     try:
-        return launch(planned_study, timeout=seconds, command=command, console=console)
+        return start(planned_study, timeout=seconds)
     except RunError as error:
         if (run := run_in(folder)) is None:
             raise

@@ -83,10 +83,8 @@ def open_study(
     own: bool,
 ) -> optuna.Study:
     """Create or continue the Optuna study, or raise RunError. The caller locks the folder."""
-    begun = any(
-        stored.study_name == study.name and records.DEFINITION in stored.user_attrs
-        for stored in storage.get_all_studies()
-    )
+    defined = (s for s in storage.get_all_studies() if records.DEFINITION in s.user_attrs)
+    begun = any(stored.study_name == study.name for stored in defined)
     if not begun:
         earlier_runs(study)  # refused before anything is written
     _check_same(study, folder, storage, definition, own=own)

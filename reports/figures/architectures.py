@@ -173,13 +173,8 @@ def architectures_figure(run: RunRecord, kinds: list[KeptUnits]) -> go.Figure:
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_xaxes(title_text="layer", row=lines)
     figure.update_yaxes(type="category", showgrid=False, automargin=True)
-    theme.lay_out(
-        figure,
-        height=height,
-        margin={"l": 20, "r": 20, "t": 40, "b": 50},
-        legend=None,
-        coloraxis={**_COLOURS, "colorbar": _BAR},
-    )
+    margin, colours = {"l": 20, "r": 20, "t": 40, "b": 50}, {**_COLOURS, "colorbar": _BAR}
+    theme.lay_out(figure, height=height, margin=margin, legend=None, coloraxis=colours)
     return figure
 
 
@@ -207,15 +202,8 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
         ("none keeps", theme.GREY, "."),
     )
     for (name, colour, pattern), counts in zip(bars, zip(*agreed.ffn, strict=True), strict=True):
-        figure.add_bar(
-            x=counts,
-            y=layers,
-            orientation="h",
-            name=name,
-            marker={"color": colour, "pattern": {"shape": pattern}},
-            row=1,
-            col=2,
-        )
+        marker = {"color": colour, "pattern": {"shape": pattern}}
+        figure.add_bar(x=counts, y=layers, orientation="h", name=name, marker=marker, row=1, col=2)
     figure.update_xaxes(title_text="head", type="category", showgrid=False, row=1, col=1)
     figure.update_xaxes(**theme.AXIS, title_text="neurons", row=1, col=2)
     figure.update_yaxes(type="category", autorange="reversed", title_text="layer")

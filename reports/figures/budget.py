@@ -85,12 +85,9 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
                 customdata=[[index, trial.number] for trial, _ in points],
                 hovertemplate=_HOVER,
             )
-    theme.lay_out(
-        figure,
-        height=380,
-        xaxis=theme.x_axis("target ratio", tickformat=".2~%"),
-        yaxis=theme.axis("reached ratio", tickformat=".2~%"),
-    )
+    x_axis = theme.x_axis("target ratio", tickformat=".2~%")
+    y_axis = theme.axis("reached ratio", tickformat=".2~%")
+    theme.lay_out(figure, height=380, xaxis=x_axis, yaxis=y_axis)
     return Panel(
         name="target",
         title="Target and reached",

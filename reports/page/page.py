@@ -135,10 +135,8 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
             row["files"] = sorted(path.name for path in folder.iterdir() if path.is_file())
     if curve := curves.get(trial.number):
         row["stages"] = curve.stages
-        row["curve"] = {
-            name: [list(axis) for axis in zip(*values, strict=True)]
-            for name, values in curve.thinned(points_each(len(curves))).items()
-        }
+        points = curve.thinned(points_each(len(curves)))
+        row["curve"] = {n: [list(axis) for axis in zip(*v, strict=True)] for n, v in points.items()}
     return row
 
 
