@@ -26,17 +26,13 @@ class Curve:
     @cached_property
     def columns(self) -> dict[str, list[tuple[int, float]]]:
         """Values of each measure, numbered by row, without empty cells and text."""
-        names = [*self.rows[0]] if self.rows else []
-        columns = {
-            name: [
-                (index, value)
-                for index, row in enumerate(self.rows)
-                if (value := _number(row[name])) is not None
-            ]
-            for name in names
-            if name not in ("stage", "step")
-        }
-        return {name: values for name, values in columns.items() if values}
+        columns = {}
+        for name in self.rows[0] if self.rows else ():
+            numbers = ((index, _number(row[name])) for index, row in enumerate(self.rows))
+            values = [(index, number) for index, number in numbers if number is not None]
+            if values and name not in ("stage", "step"):
+                columns[name] = values
+        return columns
 
     @property
     def stages(self) -> dict[str, int]:

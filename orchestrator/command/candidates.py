@@ -18,7 +18,7 @@ from objectives.delivery.bench import UNPRUNED, timings_of
 from objectives.delivery.classify import Classifier
 from objectives.delivery.exported import load_model
 from objectives.delivery.reference import write_reference
-from objectives.delivery.timings import Bench, with_comparisons
+from objectives.delivery.timings import Bench, Timing, with_comparisons
 from objectives.engines.names import BITS, Engine
 from objectives.measures.measured import measured_flops
 from objectives.metric import Logits
@@ -141,22 +141,14 @@ class Candidates:
         flops = {names[number]: flops_of_trial[number] for number in numbers if number is not None}
         flops[UNPRUNED] = self.flops[None]
         length = round(self.inputs.split("select").lengths[:_TIMED].mean())
-        timings = [
-            timing
-            for index, engine in enumerate(self.engines)
-            for timing in timings_of(
-                engine,
-                times[:, index :: len(self.engines)],
-                {
-                    name: next(self.folder(number, engine).glob("model*")).stat().st_size
-                    for number, name in names.items()
-                },
-                1,
-                length,
-                lambda name, _: flops[name],
-                texts=True,
+        timings: list[Timing] = []
+        for index, engine in enumerate(self.engines):
+            folders = ((name, self.folder(number, engine)) for number, name in names.items())
+            sizes = {name: next(path.glob("model*")).stat().st_size for name, path in folders}
+            timed = times[:, index :: len(self.engines)]
+            timings += timings_of(
+                engine, timed, sizes, 1, length, lambda name, _: flops[name], texts=True
             )
-        ]
         conditions: dict[str, str | int] = {"device": "cpu", "threads": 1}
         keep_speeds(run, Bench(UNPRUNED, with_comparisons(timings, UNPRUNED), {}, conditions))
 

@@ -223,16 +223,10 @@ def _polish(
     from orchestrator.command.polishing import polish
     from orchestrator.runs.records import read_run
 
-    record, console = read_run(run), Console()
+    record, console, again = read_run(run), Console(), _again(context)
     with unattended(), interrupted("finished trials are kept, polish again to go on"):
-        polished = polish(
-            record,
-            load_study_of(study_file or launched_file(run), record.name),
-            trials=trial,
-            command=_again(context),
-            console=console,
-            **options,
-        )
+        study = load_study_of(study_file or launched_file(run), record.name)
+        polished = polish(record, study, trials=trial, command=again, console=console, **options)
     show_end(polished, console)
 
 

@@ -15,24 +15,15 @@ from orchestrator.signals import interruptible
 from orchestrator.terminal import say_to_stderr
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Types of options, by the annotation of the parameter, with what typer is told about each.
-_TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "bool": (bool, {}),
-    "int": (int, {}),
-    "float": (float, {}),
-    "str": (str, {}),
-    "str | Path": (Path, {}),
-    "Path": (Path, {}),
-    "Backend": (Literal["loky", "dask", "ray"], {}),
-    "str | Path | Rows": (Path, {}),
-    "Engine": (str, {}),
-    "Metric": (str, {}),
-    # typer takes no other union than that with None
-    "PopulationSize": (
-        Any,
-        {"metavar": "K|auto", "parser": lambda text: text if text == "auto" else int(text)},
-    ),
+# Types of options, by the annotation of the parameter; typer takes no other union than with None.
+_TYPES: dict[str, Any] = {
+    **{kind.__name__: kind for kind in (bool, int, float, str, Path)},
+    **dict.fromkeys(("str | Path", "str | Path | Rows"), Path),
+    **dict.fromkeys(("Engine", "Metric"), str),
+    "Backend": Literal["loky", "dask", "ray"],
+    "PopulationSize": Any,
 }
+_SIZE = {"metavar": "K|auto", "parser": lambda text: text if text == "auto" else int(text)}
 _PARAMETER = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _CODE = re.compile(r"`([^`]+)`")
 _Verb = TypeVar("_Verb", bound=Callable[..., None])
@@ -106,7 +97,8 @@ def _options(source: str) -> Iterator[inspect.Parameter]:
         annotation = "" if argument.annotation is None else ast.unparse(argument.annotation)
         if annotation.removesuffix(" | None") not in _TYPES:
             continue
-        kind, settings = _TYPES[annotation.removesuffix(" | None")]
+        kind = _TYPES[annotation.removesuffix(" | None")]
+        settings: dict[str, Any] = _SIZE if kind is Any else {}
         if annotation.endswith("None") and kind is not Any:
             kind = kind | None
         text = _CODE.sub(

@@ -357,13 +357,9 @@ class Worker:
             tolerance=float(found.tolerance),
             budget_unit=unit,
         )
-        return ScoredOutcome(
-            found,
-            result,
-            {role: logits.numpy() for role, logits in answers.items()},
-            bench.tokenizer_of(found.architecture),
-            bench.unpruned.widths,
-        )
+        arrays = {role: logits.numpy() for role, logits in answers.items()}
+        tokenizer = bench.tokenizer_of(found.architecture)
+        return ScoredOutcome(found, result, arrays, tokenizer, bench.unpruned.widths)
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         reason = hide_passwords(reason)

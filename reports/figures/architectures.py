@@ -77,6 +77,7 @@ def consensus(run: RunRecord) -> Consensus | None:
 
 _COLOURS = {"colorscale": "Cividis", "cmin": 0, "cmax": 1}
 _BAR = {"tickformat": ".0%", "thickness": 14}
+_CELLS = {"xgap": 1, "ygap": 1, "coloraxis": "coloraxis"}
 
 
 def architecture_section(overlay: Overlay) -> Section | None:
@@ -163,10 +164,8 @@ def architectures_figure(run: RunRecord, kinds: list[KeptUnits]) -> go.Figure:
             ],
             hoverinfo="text",
             hoverongaps=False,
-            coloraxis="coloraxis",
             name=f"{units.unit} kept",
-            xgap=1,
-            ygap=1,
+            **_CELLS,
             row=index // 2 + 1,
             col=index % 2 + 1,
         )
@@ -184,18 +183,10 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
     title = "heads: share of models that keep it"
     titles = [title, "FFN neurons"]
     figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.2, subplot_titles=titles)
-    figure.add_heatmap(
-        x=[str(head + 1) for head in range(max(map(len, agreed.heads)))],
-        y=layers,
-        z=agreed.heads,
-        name=title,
-        hovertemplate="layer %{y}, head %{x}: kept by %{z:.0%}<extra></extra>",
-        xgap=1,
-        ygap=1,
-        coloraxis="coloraxis",
-        row=1,
-        col=1,
-    )
+    heads = [str(head + 1) for head in range(max(map(len, agreed.heads)))]
+    hover = "layer %{y}, head %{x}: kept by %{z:.0%}<extra></extra>"
+    cells = {"z": agreed.heads, "hovertemplate": hover, **_CELLS}
+    figure.add_heatmap(x=heads, y=layers, name=title, **cells, row=1, col=1)
     bars = (
         ("all keep", theme.BLUE, ""),
         ("some keep", theme.SKY, "/"),

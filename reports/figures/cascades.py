@@ -54,6 +54,8 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
         if not front:
             continue
         full, name = run.unpruned.cost_full, run.metric_name
+        colour = run_style(index)["color"] if overlay.several else SKY
+        marker = {"color": colour, "symbol": "triangle-down-open", "size": 9, "line": {"width": 2}}
         figure.add_scatter(
             x=[cascade.cost / full for cascade in front],
             y=[overlay.height(run, cascade.metric) for cascade in front],
@@ -62,12 +64,7 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
             visible="legendonly" if overlay.several else None,
             meta=RATIO_ALONE,
             line={"shape": "hv", "dash": "dot", "width": 1.5},
-            marker={
-                "color": run_style(index)["color"] if overlay.several else SKY,
-                "size": 9,
-                "symbol": "triangle-down-open",
-                "line": {"width": 2},
-            },
+            marker=marker,
             hovertext=[
                 lines(
                     [

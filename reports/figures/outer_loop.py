@@ -135,14 +135,8 @@ def knob_panel(overlay: Overlay) -> Panel | None:
     spaces = joined_space(overlay)
     if not spaces:
         return None
-    figure = make_subplots(
-        rows=2,
-        cols=len(spaces),
-        shared_xaxes=True,
-        shared_yaxes=True,
-        horizontal_spacing=theme.spacing(len(spaces)),
-        vertical_spacing=0.06,
-    )
+    gaps = {"horizontal_spacing": theme.spacing(len(spaces)), "vertical_spacing": 0.06}
+    figure = make_subplots(rows=2, cols=len(spaces), shared_xaxes=True, shared_yaxes=True, **gaps)
     for column, (knob, distribution) in enumerate(spaces.items(), start=1):
         for index, run in enumerate(overlay.runs):
             trials = [trial for trial in run.finished if knob in trial.knobs]
@@ -269,13 +263,11 @@ def _staircases(
         grown = [index for index in indices if histories[index]]
         band = len(grown) > 1
         for index in grown:
+            ends, shares = zip(*histories[index], strict=True)
+            line = {**theme.run_line(index), "shape": "hv", "width": 1 if band else 2}
+            label, opacity = theme.plain(overlay.names[index]), 0.5 if band else 1
             figure.add_scatter(
-                x=[x for x, _ in histories[index]],
-                y=[y for _, y in histories[index]],
-                name=theme.plain(overlay.names[index]),
-                mode="lines",
-                line={**theme.run_line(index), "shape": "hv", "width": 1 if band else 2},
-                opacity=0.5 if band else 1,
+                x=ends, y=shares, name=label, mode="lines", line=line, opacity=opacity
             )
         if band:
             x, (low, middle, high) = quartiles([histories[index] for index in grown])
@@ -285,13 +277,9 @@ def _staircases(
             figure.add_scatter(
                 y=high, name="upper quartile", line=flat, fill="tonexty", opacity=0.3, **edge
             )
-            figure.add_scatter(
-                x=x,
-                y=middle,
-                mode="lines",
-                name=theme.plain(f"median of {name}"),
-                line={"shape": "hv", "width": 3, "color": theme.run_style(indices[0])["color"]},
-            )
+            line = {"shape": "hv", "width": 3, "color": theme.run_style(indices[0])["color"]}
+            label = theme.plain(f"median of {name}")
+            figure.add_scatter(x=x, y=middle, mode="lines", name=label, line=line)
     theme.lay_out(
         figure,
         height=320,

@@ -101,14 +101,9 @@ def _figure(speeds: Sequence[Speed], index: int) -> go.Figure:
     figure = go.Figure()
     least = min(model.flops_ratio for speed in speeds for model in speed.models.values())
     steps = [least + (1 - least) * step / 50 for step in range(51)]
-    figure.add_scatter(
-        x=steps,
-        y=[1 / ratio for ratio in steps],
-        mode="lines",
-        name="as the FLOPs",
-        line={"color": theme.GREY, "dash": "dot"},
-        hoverinfo="skip",
-    )
+    falling, line = [1 / ratio for ratio in steps], {"color": theme.GREY, "dash": "dot"}
+    name = "as the FLOPs"
+    figure.add_scatter(x=steps, y=falling, mode="lines", name=name, line=line, hoverinfo="skip")
     engines = list(dict.fromkeys(speed.engine for speed in speeds))
     shapes = list(dict.fromkeys(speed.shape for speed in speeds))
     for speed in speeds:
