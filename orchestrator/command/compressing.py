@@ -176,9 +176,7 @@ def compress(
         began_writing = left()
         original = Checkpoint(model)
         candidates.add(None, ready(original, inputs.text, "cpu"), original.tokenizer)
-        reserve = max(0.1 * total, _SERVED * (began_writing - left()))
-        reserve = min(reserve, 0.5 * total)
-
+        reserve = min(max(0.1 * total, _SERVED * (began_writing - left())), 0.5 * total)
         start = partial(launch, command=command, console=console)
 
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
