@@ -75,8 +75,7 @@ class MethodSpace:
                 )
 
     def _extreme_methods(self) -> list[SearchMethod]:
-        """The method, and a copy for each extreme value of each knob. Raises UserError for a value
-        that the method refuses, whatever the other knobs are."""
+        """The method, and copies with extreme values. Raises UserError for one always refused."""
         methods = [self.trial_method({})]
         for name, knob in self.space.items():
             for value in extremes(knob):

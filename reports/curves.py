@@ -67,8 +67,7 @@ def read_curves(run: RunRecord) -> dict[int, Curve]:
 
 
 def gap_note(run: RunRecord) -> str | None:
-    """Remedy for overfitting, if the median model of the front is much further from the teacher on
-    the selection rows than on its training rows; else None."""
+    """Remedy if the front's median model is much further from the teacher on rows not learnt."""
     worths = [(trial.result.divergence, trial.result.train_divergence) for trial in run.front]
     gaps = [(far / near, near, far) for far, near in worths if near and far and far > _LEAST_FAR]
     if len(run.finished) < 2 or not gaps or (middle := median_low(gaps))[0] < _GAP:

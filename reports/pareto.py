@@ -67,16 +67,14 @@ class Paired:
         return len(self.judged.labels["select"])
 
     def rows_to_decide(self, trial: FinishedTrial, margin: float) -> int | None:
-        """Number of selection rows that would show that a model loses at most `margin`, if its
-        observed loss is its true one; None if it loses more."""
+        """Selection rows that would show a loss of at most `margin`; None if it loses more."""
         most, lost = self.most_lost(trial), self.run.unpruned.metric - trial.result.metric
         if most is None or margin - lost < 1e-9:  # less apart is rounding
             return None
         return int(np.ceil(self.rows * ((most - lost) / (margin - lost)) ** 2))
 
     def samples(self, number: int | None) -> NDArray[np.float64] | None:
-        """Metric of a trial's model, or of the unpruned one, on each bootstrap sample; samples have
-        the same rows for all models. None if answers are gone."""
+        """Metric of a model on each bootstrap sample, the same for all; None without answers."""
         self._read([number])
         return None if np.isnan(self._known[number]).all() else self._known[number]
 

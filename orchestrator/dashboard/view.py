@@ -262,8 +262,7 @@ def _detail(
     answered: dict[str, _Known],
     state: object,
 ) -> Iterable[bytes]:
-    """Answer with a study, its best trials among the feasible ones, and the trials that the browser
-    lacks or that were running when it last asked."""
+    """Answer with a study, its best feasible trials, and the trials that the browser may lack."""
     query = re.fullmatch(r"after=(\d+)", environ.get("QUERY_STRING", ""))
     after, path, trials = int(query[1]) if query else 0, environ["PATH_INFO"], []
     answer, first = answered.get(path), 0

@@ -69,8 +69,7 @@ class ScoredOutcome(NamedTuple):
 
 
 def write_trial(folder: Path, tasks: Mapping[str, ScoredOutcome]) -> None:
-    """Write the folder, whole or not at all. The path of the study's task is "", that of
-    others is relative to it. Raises OSError if the disk refuses."""
+    """Write the folder, whole or not at all, each task at its path; "" is the study's own."""
     with atomic_write(folder) as unfinished:
         for path, task in tasks.items():
             _write(unfinished / path, task)

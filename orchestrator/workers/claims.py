@@ -237,8 +237,7 @@ NumberedMethod = tuple[int, SearchMethod]  # a trial's number and its method
 
 
 class Finished:
-    """Finished trials of a study by their canonical method; all else that decides a result (data,
-    teacher, seed) is the study's."""
+    """Finished trials by their canonical method; all else that decides a result is the study's."""
 
     def __init__(self, study: Study, optuna_study: optuna.Study, folder: RunFolder):
         self._study, self._optuna_study, self._folder = study, optuna_study, folder

@@ -44,8 +44,7 @@ def enqueue_warm(optuna_study: optuna.Study, study: Study, features: Mapping[str
 
 
 def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> list[float]:
-    """L1 distances of other tasks' features from this task's, each feature scaled so that all tasks
-    fill [0, 1]; infinite where unknown."""
+    """L1 distances of features from this task's, each scaled to [0, 1]; infinite if unknown."""
     tasks = [own, *filter(None, others)]
     spans = {n: max(task[n] for task in tasks) - min(task[n] for task in tasks) for n in own}
     return [

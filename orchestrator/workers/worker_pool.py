@@ -53,8 +53,7 @@ def launch_workers(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """Run a study with several workers. The death of one is noted, and the others retry its trials.
-    The callbacks are called when more trials have finished, once a second at most."""
+    """Run a study with several workers; the others retry the trials of one that dies."""
     workers, device = options.workers, options.device
     backend, cluster = options.backend, options.cluster
     if cluster is not None and backend == "loky":

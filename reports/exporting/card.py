@@ -39,8 +39,7 @@ TEMPLATES = Environment(
 def model_card(
     run: RunRecord, trial: FinishedTrial, family: Family, *, plain: bool, notes: Sequence[str]
 ) -> str:
-    """Markdown with the hub's front matter; `notes` are lines on its scores, `plain` says that
-    transformers has a class for the model, so that it needs no custom code."""
+    """Markdown with the hub's front matter; `plain` if transformers has a class for the model."""
     from huggingface_hub import ModelCardData
 
     result, unpruned = trial.result, run.unpruned

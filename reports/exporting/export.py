@@ -140,8 +140,7 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Folder that becomes `out` at the end, or vanishes on an error. Without `replace` raises
-    RunError if `out` holds something by then."""
+    """Folder that becomes `out` at the end, or vanishes on an error; RunError if `out` is taken."""
     try:  # "." has no name of its own to write beside
         with atomic_write(out.resolve(), replace=replace) as unfinished:
             unfinished.mkdir(parents=True)

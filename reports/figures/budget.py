@@ -19,8 +19,7 @@ _LeftOpen = Sequence[tuple[FinishedTrial, float]]
 
 
 def left_open(run: RunRecord, curves: Curves) -> list[tuple[FinishedTrial, float]]:
-    """Finished trials whose method reports it, each with the ratio that the masks had left open at
-    the end of the search, before units are ranked and cut."""
+    """Trials with the ratio that the masks had left open when the search ended, if recorded."""
     with_curve = [(trial, curves[trial.number]) for trial in run.finished if trial.number in curves]
     columns = [(trial, curve.columns.get("open_ratio")) for trial, curve in with_curve]
     return [(trial, values[-1][1]) for trial, values in columns if values]

@@ -68,8 +68,7 @@ def area(steps: Steps, worst: float, last: float) -> float:
 
 
 def quartiles(histories: Sequence[Steps]) -> tuple[list[float], list[list[float]]]:
-    """Every x at which one of several step curves (x, y) steps, up to the end of the shortest, and
-    the quartiles of all there. A curve is 0 before its first step."""
+    """Every x at which a step curve steps, up to the end of the shortest, and quartiles of all."""
     end = min(history[-1][0] for history in histories)
     steps = sorted({x for history in histories for x, _ in history if x <= end})
     heights = [[_height(history, x) for history in histories] for x in steps]

@@ -172,10 +172,9 @@ class Following:
             )
 
     def cut_short(self) -> None:
-        """Write the run after an interrupt or an error, if a page calls it running; errors in doing
-        so are not shown, as another has ended the launch."""
+        """Write the run after an interrupt or an error, if a page calls it running."""
         if self._folder is not None:
-            with suppress(Exception):
+            with suppress(Exception):  # another error has ended the launch
                 self._write(read_run(self._folder), live=False)
 
     def _write(self, run: RunRecord, live: bool) -> None:
