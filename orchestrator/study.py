@@ -222,15 +222,11 @@ class Study(Checked):
                         f"Study.first has {name} = {value!r}, which is outside "
                         f"{distributions[name]}; change the value, or the range in Study.space"
                     )
-        if self.sampler is None and (
-            self.trials > len(self.first)
-            or any(
-                name not in names
-                for names in self.first
-                for name in distributions
-                if applies(name, names)
-            )
-        ):
+        lacking = any(
+            {name for name in distributions if applies(name, knobs)} - knobs.keys()
+            for knobs in self.first
+        )
+        if self.sampler is None and (lacking or self.trials > len(self.first)):
             raise UserError(
                 f"Study.sampler is None, so no knobs are drawn: give all knobs of all "
                 f"{self.trials} trials in Study.first, or set a sampler"

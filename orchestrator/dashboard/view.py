@@ -303,13 +303,9 @@ def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mappin
     """Feasible trials that no other dominates. Those of another program have no constraints."""
     signs = [-1 if direction == "maximize" else 1 for direction in directions]
     constrained = any(trial["constraints"] for trial in trials)
-    feasible = [
-        trial
-        for trial in trials
-        if trial["state"] == "Complete"
-        and bool(trial["constraints"]) == constrained
-        and all(value <= 0 for value in trial["constraints"])
-    ]
+    alike = (trial for trial in trials if bool(trial["constraints"]) == constrained)
+    finished = (trial for trial in alike if trial["state"] == "Complete")
+    feasible = [t for t in finished if all(value <= 0 for value in t["constraints"])]
     values = [[float(value) for value in trial["values"]] for trial in feasible]
     losses = np.array(values).reshape(-1, len(signs)) * signs
     ranks = non_domination_ranks(losses, np.zeros(len(feasible)))
