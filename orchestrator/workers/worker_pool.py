@@ -243,21 +243,18 @@ _RESTARTS = 3
 @contextmanager
 def tasks(backend: str, address: str | None) -> Iterator[Submit]:
     """Connect to the cluster. Raises RunError if it does not answer within seconds."""
+    connect = {"dask": _dask, "ray": _ray}.get(backend)
+    if connect is None:
+        raise RunError(f"'{backend}' is not known; it must be loky, dask or ray", "backend")
     try:
-        connect = {"dask": _dask, "ray": _ray}[backend]
-    except KeyError:
+        with connect(address) as submit:
+            yield submit
+    except ImportError as error:
         raise RunError(
-            f"'{backend}' is not known; it must be loky, dask or ray", "backend"
-        ) from None
-    with ExitStack() as stack:
-        try:
-            yield stack.enter_context(connect(address))
-        except ImportError as error:
-            raise RunError(
-                f"{backend} needs a package that is not installed: "
-                f"pip install -c constraints.txt -e '.[{backend}]'",
-                "backend",
-            ) from error
+            f"{backend} needs a package that is not installed: "
+            f"pip install -c constraints.txt -e '.[{backend}]'",
+            "backend",
+        ) from error
 
 
 @contextmanager
