@@ -57,11 +57,8 @@ def warm_start(
     study: Study, definition: Mapping[str, str], features: Mapping[str, float]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Knobs to begin with, each with its source. Raises RunError for a run of other knobs."""
-    # First the largest and the smallest target ratio of the space, if it has one, the other knobs
-    # drawn: the ends of the front. Then the fronts of the runs, at most half of the wanted trials:
-    # that of the nearest task first (`distances`), of equally near ones that of the most similar
-    # run (whose definition differs in the fewest entries), then as they are named. Knobs outside
-    # this study's ranges are moved to their edge.
+    # Fronts give at most half of the wanted trials; of equally near tasks that run comes first
+    # whose definition differs in the fewest entries, then as they are named.
     runs = earlier_runs(study)
 
     def differences(run: RunRecord) -> int:
