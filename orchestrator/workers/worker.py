@@ -96,15 +96,14 @@ class Worker:
 
     def _record_unpruned(self) -> None:
         """Record the teacher's score; name the objectives. Raises RunError if ratio 1 changed."""
+        beside: dict[str, float] = {}
+        for name, extra in self.bench.beside.items():
+            beside |= _numbers(name, extra, extra.unpruned)
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
             **self._yardstick(self.bench),
             student_is_new=self.bench.problem.student_is_new,
-            beside={
-                what: number
-                for name, extra in self.bench.beside.items()
-                for what, number in _numbers(name, extra, extra.unpruned).items()
-            },
+            beside=beside,
         )
         if records.UNPRUNED in self.optuna_study.user_attrs:
             earlier = unpruned_result(self.optuna_study.user_attrs[records.UNPRUNED])
@@ -117,12 +116,9 @@ class Worker:
         tasks = {"": self.bench, **self.bench.beside}
         teachers = {name: extra.teacher_answers["select"].numpy() for name, extra in tasks.items()}
         check_teachers(self.folder, teachers)
-        write_rows(
-            self.folder,
-            {"select": self.bench.select.labels, "heldout": self.bench.heldout.labels},
-            {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
-            teachers,
-        )
+        labels = {"select": self.bench.select.labels, "heldout": self.bench.heldout.labels}
+        answers = {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()}
+        write_rows(self.folder, labels, answers, teachers)
         self.optuna_study.set_user_attr(records.NOTES, [*map(hide_passwords, self.bench.notes)])
         words = self.bench.words
         self.optuna_study.set_user_attr(records.WORDS, None if words is None else asdict(words))
@@ -281,9 +277,8 @@ class Worker:
             frozen = self.optuna_study.tell(trial, [float(result.value()), float(result.cost)])
             assert frozen.state is TrialState.COMPLETE, frozen.state
             missed = "" if result.missed is None else f", {result.missed}"
-            ratio, reached, asked = map(
-                results.ratio_text, (result.ratio, result.reached, result.target_ratio)
-            )
+            ratios = (result.ratio, result.reached, result.target_ratio)
+            ratio, reached, asked = map(results.ratio_text, ratios)
             counted = result.budget_name == result.cost_name
             line = (
                 f"{results.divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
