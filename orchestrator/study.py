@@ -348,8 +348,5 @@ class Study(Checked):
 def _of_method(name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
     """Knobs of one of several methods, by the method's paths; the empty name has all."""
     prefix = f"{name}."
-    return {
-        path.removeprefix(prefix): value
-        for path, value in knobs.items()
-        if not name or path.startswith(prefix)
-    }
+    chosen = ((path, v) for path, v in knobs.items() if not name or path.startswith(prefix))
+    return {path.removeprefix(prefix): value for path, value in chosen}

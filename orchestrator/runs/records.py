@@ -285,11 +285,8 @@ def own_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Select the trials that maskfront made and that count. A finished trial whose knobs are tried
     again was damaged; a waiting one is nobody's yet."""
     lost = {trial.user_attrs.get(RETRY_OF) for trial in trials}
-    return [
-        trial
-        for trial in trials
-        if _is_own(trial) and not (trial.state is TrialState.COMPLETE and trial.number in lost)
-    ]
+    ours = (trial for trial in trials if _is_own(trial))
+    return [t for t in ours if t.state is not TrialState.COMPLETE or t.number not in lost]
 
 
 def _is_own(trial: FrozenTrial) -> bool:

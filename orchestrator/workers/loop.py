@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -68,11 +68,8 @@ class LaunchOptions:
             )
         if self.timeout is not None and not self.timeout > 0:
             raise RunError(f"timeout is {self.timeout}; it must be seconds above 0", "timeout")
-        study = replace(
-            study,
-            trials=study.trials if self.trials is None else self.trials,
-            population=study.population if self.population is None else self.population,
-        )
+        asked: dict[str, Any] = {"trials": self.trials, "population": self.population}
+        study = replace(study, **{name: n for name, n in asked.items() if n is not None})
         return study, RunFolder(Path("runs") / study.name if self.out is None else Path(self.out))
 
 

@@ -147,12 +147,8 @@ def _processes(
     jobs: Sequence[tuple[Any, ...]], environments: Sequence[dict[str, str]]
 ) -> Iterator[list[Future[Ended]]]:
     """Start a process for each job, each in its own pool: if one dies, loky ends its whole pool."""
-    pools = [
-        ProcessPoolExecutor(
-            max_workers=1, env=environment, initializer=begin_worker, initargs=(os.getpid(),)
-        )
-        for environment in environments
-    ]
+    begin = {"initializer": begin_worker, "initargs": (os.getpid(),)}
+    pools = [ProcessPoolExecutor(max_workers=1, env=each, **begin) for each in environments]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         try:

@@ -89,29 +89,23 @@ def architecture_section(overlay: Overlay) -> Section | None:
             continue
         label = overlay.prefix(index)
         suffix = f"-{index}" if index else ""
-        panels.append(
-            Panel(
-                name=f"architectures{suffix}",
-                title=f"{label}How much is left of each layer",
-                figure=architectures_figure(run, kinds),
-                caption="Units left in each layer of each model on the front, the smallest model "
-                "at the bottom. The number is the count, the colour is its share of the unpruned "
-                "layer. An empty cell is a layer that the student never had.",
-            )
+        caption = (
+            "Units left in each layer of each model on the front, the smallest model at the "
+            "bottom. The number is the count, the colour is its share of the unpruned layer. An "
+            "empty cell is a layer that the student never had."
         )
+        figure, title = architectures_figure(run, kinds), f"{label}How much is left of each layer"
+        panels.append(Panel(f"architectures{suffix}", title, figure, caption))
         agreed = consensus(run)
         if agreed:
             sentences.append(label + _sentence(run, agreed))
-            panels.append(
-                Panel(
-                    name=f"consensus{suffix}",
-                    title=f"{label}Which units the models agree on",
-                    figure=consensus_figure(agreed),
-                    caption=f"Left: the share of the {agreed.models} models of the front that keep "
-                    "each attention head. Right: FFN neurons that all of them keep, that some "
-                    "keep, and that none keeps.",
-                )
+            caption = (
+                f"Left: the share of the {agreed.models} models of the front that keep each "
+                "attention head. Right: FFN neurons that all of them keep, that some keep, and "
+                "that none keeps."
             )
+            figure, title = consensus_figure(agreed), f"{label}Which units the models agree on"
+            panels.append(Panel(f"consensus{suffix}", title, figure, caption))
     title = "What the models keep"
     return Section("architecture", title, tuple(sentences), tuple(panels)) if panels else None
 
@@ -187,12 +181,9 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
     hover = "layer %{y}, head %{x}: kept by %{z:.0%}<extra></extra>"
     cells = {"z": agreed.heads, "hovertemplate": hover, **_CELLS}
     figure.add_heatmap(x=heads, y=layers, name=title, **cells, row=1, col=1)
-    bars = (
-        ("all keep", theme.BLUE, ""),
-        ("some keep", theme.SKY, "/"),
-        ("none keeps", theme.GREY, "."),
-    )
-    for (name, colour, pattern), counts in zip(bars, zip(*agreed.ffn, strict=True), strict=True):
+    names, colours = ("all keep", "some keep", "none keeps"), (theme.BLUE, theme.SKY, theme.GREY)
+    bars = zip(names, colours, ("", "/", "."), zip(*agreed.ffn, strict=True), strict=True)
+    for name, colour, pattern, counts in bars:
         marker = {"color": colour, "pattern": {"shape": pattern}}
         figure.add_bar(x=counts, y=layers, orientation="h", name=name, marker=marker, row=1, col=2)
     figure.update_xaxes(title_text="head", type="category", showgrid=False, row=1, col=1)

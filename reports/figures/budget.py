@@ -87,15 +87,13 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
     x_axis = theme.x_axis("target ratio", tickformat=".2~%")
     y_axis = theme.axis("reached ratio", tickformat=".2~%")
     theme.lay_out(figure, height=380, xaxis=x_axis, yaxis=y_axis)
-    return Panel(
-        name="target",
-        title="Target and reached",
-        figure=figure,
-        caption=f"{' or '.join(counted)} of each cut model as a share of the unpruned one's, "
-        "against the target. The grey bar is as long as the tolerance: where it does not touch the "
-        "dotted line, the trial missed its budget. Hollow marks are the share that the masks left "
-        "open at the end of the search, before the units were ranked and cut.",
+    caption = (
+        f"{' or '.join(counted)} of each cut model as a share of the unpruned one's, against the "
+        "target. The grey bar is as long as the tolerance: where it does not touch the dotted "
+        "line, the trial missed its budget. Hollow marks are the share that the masks left open "
+        "at the end of the search, before the units were ranked and cut."
     )
+    return Panel("target", "Target and reached", figure, caption)
 
 
 def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
@@ -125,10 +123,8 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
     figure.update_yaxes(**theme.AXIS, tickformat="+.2~%")
     figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)
     theme.lay_out(figure, height=300, legend=None)
-    return Panel(
-        name="steering",
-        title="How the knobs changed this",
-        figure=figure,
-        caption="How far above the target the search left the masks open, before the cut, "
-        "against each knob. At 0% the search met the target by itself.",
+    caption = (
+        "How far above the target the search left the masks open, before the cut, against each "
+        "knob. At 0% the search met the target by itself."
     )
+    return Panel("steering", "How the knobs changed this", figure, caption)

@@ -84,12 +84,9 @@ def compressed_section(run: RunRecord) -> tuple[str, Section] | None:
         )
     times = [milliseconds for *_, milliseconds, _ in choice.points]
     ticks = theme.log_ticks(0.5 * min(times, default=1), 2 * max(times, default=1))
-    theme.lay_out(
-        figure,
-        height=400,
-        xaxis=theme.x_axis("ms from text to label, one thread", type="log", tickvals=ticks),
-        yaxis=theme.axis("same answers, held out", tickformat=".0%"),
-    )
+    x_axis = theme.x_axis("ms from text to label, one thread", type="log", tickvals=ticks)
+    y_axis = theme.axis("same answers, held out", tickformat=".0%")
+    theme.lay_out(figure, height=400, xaxis=x_axis, yaxis=y_axis)
     caption = (
         "Each model in its fastest engine, the unpruned one in all, and the cascades of two or "
         "three of them that answer most texts as the unpruned model does at their time."

@@ -178,13 +178,9 @@ class _Drawing:
     def _explain_bits(self, bits: set[int]) -> None:
         """Explain the front's marks in the legend, if a model has fewer bits."""
         for number in sorted(bits, reverse=True) if bits != {32} else ():
-            self.figure.add_scatter(
-                x=[None],
-                y=[None],
-                mode="markers",
-                name="float32 weights" if number == 32 else f"{number}-bit weights",
-                marker={"size": 10, "color": theme.BLUE, "symbol": _SYMBOLS[number]},
-            )
+            name = "float32 weights" if number == 32 else f"{number}-bit weights"
+            marker = {"size": 10, "color": theme.BLUE, "symbol": _SYMBOLS[number]}
+            self.figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=marker)
 
     def _name_recommended(self, view: ParetoView) -> None:
         """Label the models to look at first."""
@@ -298,9 +294,6 @@ def _add_lines(
         _, text, where = levels[index]
         if len(first) > 1:
             text, colour = f"{overlay.names[index]}: {text}", theme.run_style(index)["color"]
-        figure.add_hline(
-            y=height,
-            line={"color": colour, "width": 1.5, "dash": dash},
-            annotation={"text": theme.plain(text), "font": {"size": 12}},
-            annotation_position=where,
-        )
+        line = {"color": colour, "width": 1.5, "dash": dash}
+        note = {"text": theme.plain(text), "font": {"size": 12}}
+        figure.add_hline(y=height, line=line, annotation=note, annotation_position=where)

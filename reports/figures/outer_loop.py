@@ -162,12 +162,8 @@ def knob_panel(overlay: Overlay) -> Panel | None:
     ratio = {"text": f"{overlay.cost_name} ratio"}
     figure.update_yaxes(title=ratio, tickformat=".0%", row=2, col=1)
     theme.lay_out(figure, height=460, legend=None)
-    return Panel(
-        name="slices",
-        title="Each knob against each objective",
-        figure=figure,
-        caption="Every finished trial; faint ones miss their budget or an aim.",
-    )
+    caption = "Every finished trial; faint ones miss their budget or an aim."
+    return Panel("slices", "Each knob against each objective", figure, caption)
 
 
 def joined_space(overlay: Overlay) -> dict[str, BaseDistribution]:
@@ -310,17 +306,11 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
             )
     if not figure.data:
         return None
-    bars = max(len(trace.y) for trace in figure.data)
-    theme.lay_out(
-        figure,
-        height=140 + 26 * bars * len(figure.data),
-        xaxis=theme.axis("importance", tickformat=".0%"),
-        yaxis={**theme.AXIS, "type": "category"},
+    height = 140 + 26 * max(len(trace.y) for trace in figure.data) * len(figure.data)
+    x_axis, y_axis = theme.axis("importance", tickformat=".0%"), {**theme.AXIS, "type": "category"}
+    theme.lay_out(figure, height=height, xaxis=x_axis, yaxis=y_axis)
+    caption = (
+        "Optuna's PED-ANOVA: how much each knob decides whether a trial is among the best 10% of "
+        "an objective; the bars of one objective and method sum to 100%."
     )
-    return Panel(
-        name="importance",
-        title="Which knob mattered",
-        figure=figure,
-        caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
-        "best 10% of an objective; the bars of one objective and method sum to 100%.",
-    )
+    return Panel("importance", "Which knob mattered", figure, caption)

@@ -170,12 +170,8 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     speeds = [read_speeds(run) for run in together.runs]
     shape = next((speed.shape for speed in chain(*speeds)), None)
     parts = [_part(together, index, of_run, shape) for index, of_run in enumerate(speeds)]
-    sections = (
-        speed_section(together, speeds),
-        budget_section(together, curves),
-        architecture_section(together),
-        outer_section(together),
-    )
+    sections = [speed_section(together, speeds), budget_section(together, curves)]
+    sections += [architecture_section(together), outer_section(together)]
     data = document(together, curves, speeds, [part["export"] for part in parts], target.parent)
     front = front_figure(together)
     add_served(front, together, speeds)
