@@ -327,10 +327,8 @@ class Study(Checked):
             check_priced("Study.cost 'latency'", Latency.priced, self.spaces)
 
     def _check_aims(self) -> None:
-        for where, aims, names in (
-            ("at_least", self.at_least, ("metric",)),
-            ("at_most", self.at_most, LIMITED),
-        ):
+        bounds = {"at_least": (self.at_least, ("metric",)), "at_most": (self.at_most, LIMITED)}
+        for where, (aims, names) in bounds.items():
             for name in aims:
                 if name not in names:
                     raise UserError(

@@ -129,10 +129,8 @@ def overlay(runs: Runs) -> Overlay:
                 f"the runs {verb} {' and '.join(different)}; two {what} cannot share an axis: "
                 "make a report of each"
             )
-    fidelities = dict.fromkeys(
-        ", ".join(f"{name} {value}" for name, value in run.fidelity.items()) or "full"
-        for run in runs
-    )
+    reduced = (", ".join(f"{n} {value}" for n, value in run.fidelity.items()) for run in runs)
+    fidelities = dict.fromkeys(text or "full" for text in reduced)
     if len(fidelities) > 1:
         raise RunError(
             f"the runs have different fidelities ({'; '.join(fidelities)}), so their results "

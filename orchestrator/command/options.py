@@ -101,10 +101,8 @@ def _options(source: str) -> Iterator[inspect.Parameter]:
         settings: dict[str, Any] = _SIZE if kind is Any else {}
         if annotation.endswith("None") and kind is not Any:
             kind = kind | None
-        text = _CODE.sub(
-            lambda code: flag(code[1]) if code[1] in texts else code[1],
-            " ".join(texts[argument.arg].split()),
-        )
+        line = " ".join(texts[argument.arg].split())
+        text = _CODE.sub(lambda code: flag(code[1]) if code[1] in texts else code[1], line)
         # The name keeps typer from adding --no-... to a bool.
         option = typer.Option(flag(argument.arg), help=f"{text[:1].upper()}{text[1:]}", **settings)
         yield inspect.Parameter(

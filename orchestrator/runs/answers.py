@@ -73,10 +73,8 @@ def read_rows(run: RunRecord) -> JudgedRows | None:
     """Read labels and the unpruned model's logits; None if there are none or they are damaged."""
     arrays = _read(RunFolder(run.folder).rows)
     try:
-        rows = JudgedRows(
-            labels={role: arrays[f"labels.{role}"] for role in _ROLES},
-            unpruned={role: arrays[role] for role in _ROLES},
-        )
+        labels = {role: arrays[f"labels.{role}"] for role in _ROLES}
+        rows = JudgedRows(labels, {role: arrays[role] for role in _ROLES})
         alike = all(len(rows.labels[role]) == len(rows.unpruned[role]) for role in _ROLES)
     except (KeyError, TypeError):
         return None

@@ -85,10 +85,8 @@ def _study_note(view: ParetoView) -> str:
     lines = [f"**{markdown(answer(view))}** {certainty(view)}", ""]
     if rows := recommendations(view):
         worth = [*unpruned.divergences, markdown(run.metric_name), "held out"]
-        lines += [
-            f"| | trial | {' | '.join(worth)} | {unpruned.cost_name} ratio |",
-            "|---" * (3 + len(worth)) + "|",
-        ]
+        lines.append(f"| | trial | {' | '.join(worth)} | {unpruned.cost_name} ratio |")
+        lines.append("|---" * (3 + len(worth)) + "|")
         for row in rows:
             result = row.trial.result
             cells = [", ".join(row.reasons), str(row.trial.number), *divergence_texts(result)]
