@@ -91,7 +91,6 @@ def application(source: str | Path) -> App:
         studies = ((run, study) for run, source in readable().items() for study in source.studies())
         return stores_of([(study.user_attrs, RunFolder(run)) for run, study in studies])
 
-    readable()  # says at once what is wrong with all of them
     return _guarded_view(sources, artifacts, lambda: [RunFolder(run).storage for run in readable()])
 
 
