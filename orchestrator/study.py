@@ -180,13 +180,9 @@ class Study(Checked):
                 "checkpoint of its own or some layers of the teacher"
             )
         samplers = get_args(SamplerName)
-        check_ranges(
-            self,
-            sampler=(
-                callable(self.sampler) or self.sampler in (None, *samplers),
-                f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None",
-            ),
-        )
+        good = callable(self.sampler) or self.sampler in (None, *samplers)
+        each = f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None"
+        check_ranges(self, sampler=(good, each))
 
     def _check_beside(self) -> None:
         """Refuse extra tasks with equal names, or if no method learns them."""

@@ -189,12 +189,7 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
     figure.update_xaxes(title_text="head", type="category", showgrid=False, row=1, col=1)
     figure.update_xaxes(**theme.AXIS, title_text="neurons", row=1, col=2)
     figure.update_yaxes(type="category", autorange="reversed", title_text="layer")
-    theme.lay_out(
-        figure,
-        barmode="stack",
-        height=170 + 24 * len(layers),
-        top=40,
-        legend={**theme.LEGEND, "x": 0.5},
-        coloraxis={**_COLOURS, "colorbar": {**_BAR, "x": 0.41}},
-    )
+    height, legend = 170 + 24 * len(layers), {**theme.LEGEND, "x": 0.5}
+    scale = {**_COLOURS, "colorbar": {**_BAR, "x": 0.41}}
+    theme.lay_out(figure, barmode="stack", height=height, top=40, legend=legend, coloraxis=scale)
     return figure

@@ -56,15 +56,10 @@ def front_figure(overlay: Overlay) -> go.Figure:
     height = f"{overlay.objective_name}, selection split"
     if overlay.relative:
         heights, height = {"tickformat": ".0%"}, "share of the unpruned model's"
-    theme.lay_out(
-        figure,
-        height=480 + 40 * (len(overlay.runs) - 1),
-        top=30,
-        xaxis=theme.x_axis(
-            f"{overlay.cost_name}, unpruned{student} = 100%{unit}", rangemode="tozero", **costs
-        ),
-        yaxis=theme.axis(height, **heights),
-    )
+    cost = f"{overlay.cost_name}, unpruned{student} = 100%{unit}"
+    x_axis, y_axis = theme.x_axis(cost, rangemode="tozero", **costs), theme.axis(height, **heights)
+    tall = 480 + 40 * (len(overlay.runs) - 1)
+    theme.lay_out(figure, height=tall, top=30, xaxis=x_axis, yaxis=y_axis)
     return figure
 
 

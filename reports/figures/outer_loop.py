@@ -275,13 +275,9 @@ def _staircases(
             line = {"shape": "hv", "width": 3, "color": theme.run_style(indices[0])["color"]}
             label = theme.plain(f"median of {name}")
             figure.add_scatter(x=x, y=middle, mode="lines", name=label, line=line)
-    theme.lay_out(
-        figure,
-        height=320,
-        showlegend=overlay.several,
-        xaxis=theme.x_axis(title, rangemode="tozero"),
-        yaxis=theme.axis("share of the ideal", tickformat=".0%"),
-    )
+    x_axis = theme.x_axis(title, rangemode="tozero")
+    y_axis = theme.axis("share of the ideal", tickformat=".0%")
+    theme.lay_out(figure, height=320, showlegend=overlay.several, xaxis=x_axis, yaxis=y_axis)
     return figure
 
 

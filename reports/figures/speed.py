@@ -130,12 +130,9 @@ def _figure(speeds: Sequence[Speed], index: int) -> go.Figure:
     times = [model.speed_up for speed in speeds for model in speed.models.values()]
     low, high = 0.8 * min(1, *times), 1.25 * max(1, *times)
     ends = [math.log10(low), math.log10(high)]  # as the FLOPs may be far beyond
-    theme.lay_out(
-        figure,
-        height=400 + 8 * len(speeds),  # the legend takes its height from the axes
-        xaxis=theme.x_axis("FLOPs ratio", tickformat=".0%"),
-        yaxis=theme.axis(
-            "times as fast", type="log", tickvals=theme.log_ticks(low, high), range=ends
-        ),
-    )
+    ticks = theme.log_ticks(low, high)
+    height = 400 + 8 * len(speeds)  # the legend takes its height from the axes
+    x_axis = theme.x_axis("FLOPs ratio", tickformat=".0%")
+    y_axis = theme.axis("times as fast", type="log", tickvals=ticks, range=ends)
+    theme.lay_out(figure, height=height, xaxis=x_axis, yaxis=y_axis)
     return figure

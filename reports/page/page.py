@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -27,6 +27,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.sizes import in_numbers
 from orchestrator.terminal import for_shell
 from reports.curves import Curves, gap_note, points_each, read_curves
+from reports.exporting.card import STRICT
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
 from reports.figures.cascades import add_cascades, cascades_of, stages_text
@@ -239,13 +240,8 @@ def _command(text: str) -> str:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = FileSystemLoader(_HERE / "templates")
+    environment = Environment(loader=loader, autoescape=True, **STRICT)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {
         "stages": stages_text,
