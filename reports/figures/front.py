@@ -100,40 +100,21 @@ class _Drawing:
         self._add(near, "not told apart", marker=close, hovertemplate=hover)
         self._add(outside, "outside its budget or aims", marker=missed, hovertemplate=hover)
         symbols = [_SYMBOLS[result.weight_bits] for result in front.values()]
-        self._add(
-            front,
-            "front",
-            **self._details(front),
-            mode="lines+markers",
-            legendrank=1,
-            line={"shape": "hv", **(line if several else {"color": theme.BLUE, "width": 2})},
-            marker={"size": 10, **(style if several else {"color": theme.BLUE, "symbol": symbols})},
-        )
+        steps = {"shape": "hv", **(line if several else {"color": theme.BLUE, "width": 2})}
+        marks = {"size": 10, **(style if several else {"color": theme.BLUE, "symbol": symbols})}
+        self._add(front, "front", mode="lines+markers", legendrank=1, line=steps, marker=marks)
         if not several:
             self._explain_bits({result.weight_bits for result in front.values()})
         unpruned = self.run.unpruned
         # A teacher far to the right would crowd the front together; a divergence of 0 is nowhere.
         drawn = unpruned.ratio <= 1 and not self.overlay.by_divergence
         starred: _Points = {None: unpruned} if drawn else {}
-        self._add(
-            starred,
-            f"{unpruned.label} model",
-            **self._details(starred),
-            legendrank=2,
-            showlegend=not several,
-            marker={"color": self._colour(theme.VERMILLION), "size": 15, "symbol": "star"},
-        )
-        models = {**front, **starred}
-        hollow = {"size": 9, "symbol": "diamond-open", "line": {"width": 2}}
-        self._add(
-            models,
-            "held out",
-            heldout=True,
-            **self._details(models, heldout=True),
-            legendrank=3,
-            visible="legendonly" if several else None,
-            marker={"color": self._colour(theme.GREEN), **hollow},
-        )
+        star = {"color": self._colour(theme.VERMILLION), "size": 15, "symbol": "star"}
+        label, shown = f"{unpruned.label} model", "legendonly" if several else None
+        self._add(starred, label, legendrank=2, showlegend=not several, marker=star)
+        models, green = {**front, **starred}, self._colour(theme.GREEN)
+        hollow = {"color": green, "size": 9, "symbol": "diamond-open", "line": {"width": 2}}
+        self._add(models, "held out", heldout=True, legendrank=3, visible=shown, marker=hollow)
         if not several:
             self._name_recommended(view)
 
@@ -211,6 +192,8 @@ class _Drawing:
 
     def _add(self, points: _Points, name: str, heldout: bool = False, **style: Any) -> None:
         if points:
+            if "hovertemplate" not in style:
+                style |= self._details(points, heldout)
             self.figure.add_scatter(
                 x=[model.ratio for model in points.values()],
                 y=[self._height(model.value(heldout), heldout) for model in points.values()],

@@ -290,16 +290,11 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
         for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
             low = cost or overlay.by_divergence
-            figure.add_bar(
-                y=[theme.plain(knob) for knob in values],
-                x=list(values.values()),
-                orientation="h",
-                name=theme.plain(f"{prefix}{'low' if low else 'high'} {objective}"),
-                marker={
-                    "color": theme.ORANGE if cost and not overlay.several else colour,
-                    "pattern": {"shape": "/" if cost else ""},
-                },
-            )
+            name = theme.plain(f"{prefix}{'low' if low else 'high'} {objective}")
+            shade = theme.ORANGE if cost and not overlay.several else colour
+            marker = {"color": shade, "pattern": {"shape": "/" if cost else ""}}
+            knobs, shares = [theme.plain(knob) for knob in values], list(values.values())
+            figure.add_bar(y=knobs, x=shares, orientation="h", name=name, marker=marker)
     if not figure.data:
         return None
     height = 140 + 26 * max(len(trace.y) for trace in figure.data) * len(figure.data)
