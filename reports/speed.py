@@ -21,8 +21,7 @@ from objectives.delivery.timings import Bench, Timing
 from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import check_teachers
-from orchestrator.runs.damage import damaged_files
-from orchestrator.runs.reading import REMEDY, as_record, as_type, read_json
+from orchestrator.runs.reading import REMEDY, as_record, as_type, damaged_files, read_json
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.results import UnprunedResult, ratio_text
 from orchestrator.runs.run_folder import RunFolder

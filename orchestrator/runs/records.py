@@ -3,7 +3,7 @@ torch, so that a front opens in a second."""
 
 import gc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +20,7 @@ from objectives.measures.bootstrap import Worth
 from objectives.metric import Metric
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import FilteredStudy, all_trials, id_of
-from orchestrator.runs.damage import damaged_trials
-from orchestrator.runs.reading import as_record, as_type
+from orchestrator.runs.reading import as_record, as_type, damages
 from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
@@ -340,6 +339,12 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
         tuned=attribute(TUNED, Mapping[str, Any], {}),
         foreign=foreign_trials(study),
     )
+
+
+def damaged_trials(run: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
+    """Lines on the damaged files of these trials, by number."""
+    lines_of = {number: damages(RunFolder(run).trial(number)) for number in numbers}
+    return {number: lines for number, lines in lines_of.items() if lines}
 
 
 def with_damage(trials: Sequence[TrialRecord], folder: Path) -> list[TrialRecord]:

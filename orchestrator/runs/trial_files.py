@@ -117,7 +117,7 @@ def read_curve(folder: Path) -> list[dict[str, str]]:
 
 def read_layers(folder: Path) -> list[Mapping[str, tuple[int, ...]]]:
     """Heads and FFN neurons of each layer, from architecture.json; empty if it is gone or damaged
-    (`damage` reports that). `BertArchitecture.from_json` would need torch."""
+    (`damages` reports that). `BertArchitecture.from_json` would need torch."""
     file, units = folder / _ARCHITECTURE, Mapping[str, tuple[NonNegativeInt, ...]]
     with suppress(FileNotFoundError, RunError, KeyError):
         layers = as_type(Mapping[str, Any], read_json(file), str(file))["layers"]

@@ -17,7 +17,7 @@ from orchestrator.method_space import applies
 from orchestrator.optuna_private import all_trials, draw, knobs_of, set_trial_attribute
 from orchestrator.runs import records
 from orchestrator.runs.artifacts import remove_artifacts
-from orchestrator.runs.damage import damaged_trials, damages
+from orchestrator.runs.reading import damages
 from orchestrator.runs.records import FinishedTrial, trial_record
 from orchestrator.runs.run_folder import MODEL, RunFolder
 from orchestrator.study import Study
@@ -192,7 +192,7 @@ class Claims:
         and remove files of trials whose worker was killed after it failed them."""
         self.fail_orphans(note)
         finished = [trial.number for trial in self._trials(TrialState.COMPLETE)]
-        for number, lines in damaged_trials(self._folder.path, finished).items():
+        for number, lines in records.damaged_trials(self._folder.path, finished).items():
             trial = all_trials(self._optuna_study)[number]
             enqueue_again(self._optuna_study, trial, limited=False)
             note(f"trial {number} is damaged, its knobs are tried again: {'; '.join(lines)}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from objectives.cache import atomic_write
 from orchestrator.errors import RunError
-from orchestrator.runs.damage import damages
+from orchestrator.runs.reading import damages
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import BESIDE, MODEL
 from orchestrator.storage.retry import reason_of
