@@ -90,7 +90,6 @@ def _unless_interrupted(
 def _in_one_line(
     otherwise: Callable[..., object], kind: type[BaseException], error: BaseException, trace: Any
 ) -> None:
-    """Print the remark of an interrupt instead of its traceback."""
     if kind is KeyboardInterrupt and error.args:
         sys.stderr.write(f"maskfront: interrupted; {error}\n")
     else:

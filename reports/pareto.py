@@ -79,7 +79,6 @@ class Paired:
         return None if np.isnan(self._known[number]).all() else self._known[number]
 
     def _read(self, numbers: Sequence[int | None]) -> None:
-        """Compute the bootstrap samples of these models together."""
         predictions: dict[int | None, Labels] = {}
         for number in set(numbers) - self._known.keys():
             answers = self.judged.unpruned if number is None else read_answers(self.run, number)

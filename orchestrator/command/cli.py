@@ -67,7 +67,6 @@ def _options(
 
 
 def _again(context: typer.Context) -> str:
-    """The running command, quoted for a shell."""
     return shlex.join(["maskfront", *context.obj])
 
 

@@ -289,7 +289,6 @@ def _detail(
 
 
 def _asked(app: App, environ: Environ) -> tuple[dict[str, Any], bytes]:
-    """Call the dashboard: status and headers, and the body."""
     response: dict[str, Any] = {}
 
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:

@@ -153,5 +153,4 @@ def remove_artifacts(
 
 
 def _store_at(url: str | None, folder: RunFolder) -> LinkingStore | Boto3ArtifactStore:
-    """Store of the bucket, or of the run folder if `url` is None."""
     return LinkingStore(folder.artifacts) if url is None else bucket_store(url)

@@ -228,7 +228,6 @@ def killed_too_often(trial: FrozenTrial) -> bool:
 
 
 def _retries(optuna_study: optuna.Study, number: int) -> list[int]:
-    """Numbers of the trials that retry the knobs of this one."""
     trials = optuna_study.get_trials(deepcopy=False)
     return [trial.number for trial in trials if trial.user_attrs.get(records.RETRY_OF) == number]
 
@@ -271,7 +270,6 @@ class Finished:
         return None
 
     def _read_finished(self) -> None:
-        """Add the trials that have finished since the last call."""
         for trial in self._optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             if trial.number not in self._read:
                 self._read.add(trial.number)

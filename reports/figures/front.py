@@ -159,7 +159,6 @@ class _Drawing:
             self.figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=marker)
 
     def _name_recommended(self, view: ParetoView) -> None:
-        """Label the models to look at first."""
         rows = recommendations(view)
         costs = [trial.result.ratio for trial in view.front] + [min(1, self.run.unpruned.ratio)]
         middle = math.sqrt(min(costs) * max(costs)) if self.overlay.wide else max(costs) / 2
