@@ -108,14 +108,10 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
         for index, of_run in enumerate(left):
             points = [(trial, ratio) for trial, ratio in of_run if knob in trial.knobs]
             trials = [trial for trial, _ in points]
-            figure.add_scatter(
-                **knob_points(overlay, index, knob, trials, " above target"),
-                y=theme.brief(starmap(_miss, points)),
-                marker={**theme.run_style(index), "size": 7},
-                showlegend=overlay.several and column == 1,
-                row=1,
-                col=column,
-            )
+            trace = knob_points(overlay, index, knob, trials, " above target")
+            y, marker = theme.brief(starmap(_miss, points)), {**theme.run_style(index), "size": 7}
+            shown = overlay.several and column == 1
+            figure.add_scatter(**trace, y=y, marker=marker, showlegend=shown, row=1, col=column)
         drawn = [trial for of_run in left for trial, _ in of_run]
         axis = theme.x_axis(knob, **theme.knob_axis(knob, spaces[knob], drawn))
         figure.update_xaxes(axis, row=1, col=column)

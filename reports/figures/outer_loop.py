@@ -142,15 +142,11 @@ def knob_panel(overlay: Overlay) -> Panel | None:
             heights = [overlay.height(run, trial.result.value()) for trial in trials]
             ratios = [trial.result.ratio for trial in trials]
             opacity = [1 if trial.feasible else 0.35 for trial in trials]
+            trace = knob_points(overlay, index, knob, trials)
+            trace["marker"] = {**theme.run_style(index), "size": 6, "opacity": opacity}
             for row, values in enumerate((heights, ratios), start=1):
-                figure.add_scatter(
-                    **knob_points(overlay, index, knob, trials),
-                    y=theme.brief(values),
-                    marker={**theme.run_style(index), "size": 6, "opacity": opacity},
-                    showlegend=overlay.several and column == row == 1,
-                    row=row,
-                    col=column,
-                )
+                y, shown = theme.brief(values), overlay.several and column == row == 1
+                figure.add_scatter(**trace, y=y, showlegend=shown, row=row, col=column)
         drawn = chain.from_iterable(run.finished for run in overlay.runs)
         figure.update_xaxes(theme.AXIS | theme.knob_axis(knob, distribution, drawn), col=column)
         figure.update_xaxes(theme.x_axis(knob), row=2, col=column)
