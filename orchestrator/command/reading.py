@@ -85,11 +85,7 @@ def _status(
     if run is not None and (runs := runs_in(run)) not in ([], [run]):
         _show_runs(runs, Console(), as_json=as_json)
         return
-    if run is not None:
-        state = run_status(run)
-    else:
-        assert storage is not None
-        state = storage_status(storage, name)
+    state = storage_status(str(storage), name) if run is None else run_status(run)
     if as_json:
         typer.echo(json.dumps(state.document(), indent=2))
     else:
