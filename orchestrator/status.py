@@ -77,9 +77,8 @@ class Status:
             beat = _duration(worker["seconds_since_beat"])
             at_work = f"runs {worker['running']}" if worker["running"] else "between trials"
             doing = f"alive, {at_work}" if worker["alive"] else "dead"
-            lines.append(
-                f"worker     {worker['name']} on {worker['device']}: {doing}, last beat {beat} ago"
-            )
+            where = f"{worker['name']} on {worker['device']}"
+            lines.append(f"worker     {where}: {doing}, last beat {beat} ago")
         lines += [f"front      {_front_text(trial)}" for trial in self.front]
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
         lines += [f"foreign    {records.foreign_note(self.foreign)}"] if self.foreign else []

@@ -229,10 +229,8 @@ def timings_document(bench: Bench) -> dict[str, Any]:
 
 def timings_table(bench: Bench) -> Table:
     """Table of megabytes, milliseconds, speed-ups over the reference and scores of fewer bits."""
-    conditions = bench.conditions
-    caption = [
-        f"speed-up: times as fast as {escape(_short(bench.reference))} in its fastest float32"
-    ]
+    conditions, reference = bench.conditions, escape(_short(bench.reference))
+    caption = [f"speed-up: times as fast as {reference} in its fastest float32"]
     if any(timing.texts for timing in bench.timings):
         how = "the task's own texts and tokenizer, one thread, processor time"
         caption.append(f"text to label: {how}")

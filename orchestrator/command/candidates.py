@@ -71,9 +71,8 @@ class Candidates:
             self.rounded.add(number)
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
-            deployed.deploy(
-                self.folder(number, engine), model, tokenizer, engine, length, files, cut, texts
-            )
+            folder = self.folder(number, engine)
+            deployed.deploy(folder, model, tokenizer, engine, length, files, cut, texts)
 
     def add_trial(self, run: RunRecord, number: int) -> None:
         """Write the model of a finished trial of a run of these inputs."""

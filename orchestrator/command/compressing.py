@@ -399,9 +399,8 @@ def _chosen(
 ) -> tuple[Cascade, bool]:
     """Choose the model; also returns whether it passes the gate. Raises RunError if none does."""
     pairs = list(pairs_of(members, rows))
-    unpruned = next(
-        member for member in members if (member.number, member.engine) == (None, FASTER[0])
-    )
+    first = (None, FASTER[0])
+    unpruned = next(member for member in members if (member.number, member.engine) == first)
     cascade = gate.best(pairs, 0.999 * unpruned.cost)
     if cascade is not None and cascade.cost < unpruned.cost:
         return cascade, True

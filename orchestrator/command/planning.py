@@ -145,12 +145,8 @@ def answer_times(
     device = choose_device("auto")
     named = [model, student] if student else [model]
     teacher, *others = (_seconds_of_an_answer(name, some, max_length, device) for name in named)
-    return AnswerTimes(
-        teacher=teacher,
-        teaching=teacher * (share_of_int8() if in_int8 else 1.0),
-        student=others[0] if others else None,
-        training=share_of_training(device),
-    )
+    teaching = teacher * (share_of_int8() if in_int8 else 1.0)
+    return AnswerTimes(teacher, teaching, next(iter(others), None), share_of_training(device))
 
 
 def _seconds_of_an_answer(model: str, some: Examples, max_length: int, device: str) -> float:

@@ -30,13 +30,14 @@ from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import BESIDE
 from orchestrator.runs.trial_files import ScoredOutcome, copy_trial, shown_files, write_trial
 from orchestrator.signals import check_interrupted
-from orchestrator.workers.claims import ALREADY_ENDED, Claims, Finished, Retry
+from orchestrator.workers.claims import ALREADY_ENDED, Claims, Finished, NumberedMethod, Retry
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
 from orchestrator.workers.opening import OpenRun
 from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 
 Callback = Callable[[RunRecord], object]  # called with the current run when trials end
+Ending = Literal["done", "raised", "out of memory"]  # of a search
 
 # A worker gives up when this many trials in a row have failed, in two populations at least, or when
 # all of its first two populations have.
@@ -170,7 +171,7 @@ class Worker:
             raise
         return True
 
-    def _members(self) -> list[tuple[int, SearchMethod]]:
+    def _members(self) -> list[NumberedMethod]:
         """Methods of the trials by number; a trial whose knobs its method refuses fails."""
         members = []
         for number, trial in list(self.running.items()):
@@ -180,7 +181,7 @@ class Worker:
                 self._fail([number], str(error))
         return members
 
-    def _search(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
+    def _search(self, group: Sequence[NumberedMethod]) -> None:
         """Search trials as one population; in halves if memory is too small or a trial raises."""
         reason, ended = self._outcomes(group)
         left = [(number, method) for number, method in group if number in self.running]
@@ -197,16 +198,13 @@ class Worker:
             return
         self._fail([number for number, _ in left], reason)
 
-    def _outcomes(
-        self, group: Sequence[tuple[int, SearchMethod]]
-    ) -> tuple[str, Literal["done", "raised", "out of memory"]]:
+    def _outcomes(self, group: Sequence[NumberedMethod]) -> tuple[str, Ending]:
         """Search and report; returns why trials have no outcome, and how the search ended."""
         methods = [method for _, method in group]
         self._record_how(group)
         self.progress.search(self.study.trial_timeout)
-
         reason = "the method returned no outcome for it"
-        ended: Literal["done", "raised", "out of memory"] = "done"
+        ended: Ending = "done"
 
         def scored() -> Iterator[tuple[int, Outcome, Mapping[str, ScoredOutcome]]]:
             nonlocal reason, ended
@@ -236,7 +234,7 @@ class Worker:
                 telling.pop().result()
         return reason, ended
 
-    def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
+    def _record_how(self, group: Sequence[NumberedMethod]) -> None:
         """Record with each trial, before it begins, what decides its last digits beside its knobs.
         If this worker dies, the size of the population says whether the knobs may be to blame."""
         device = self.bench.problem.device
