@@ -69,9 +69,8 @@ def _best(
             f"Teacher.learning_rate, now {study.teacher.learning_rate:g}"
         )
     best = tuning.best_trial
-    optuna_study.set_user_attr(
-        TUNED, {**best.params, "selection loss": best.value, "trial": best.number}
-    )
+    chosen = {**best.params, "selection loss": best.value, "trial": best.number}
+    optuna_study.set_user_attr(TUNED, chosen)
     return best_model or fine_tune(best.params, lambda epoch, loss: None)[0]
 
 

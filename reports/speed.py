@@ -183,8 +183,7 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
 
 
 def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
-    """The fine-tuned teacher of a run, from its cache. Raises UserError if it is gone, and RunError
-    if it is no BERT that reads the students' tokens."""
+    """The fine-tuned teacher of a run, from its cache. Raises UserError if it is gone."""
     from objectives.session import Session
 
     session = Session(cache=RunFolder(run.folder).cache, seed=study.seed)

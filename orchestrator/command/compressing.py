@@ -209,10 +209,8 @@ def compress(
             choice_of(deployed, run.task_metric, verdict, members, rows).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
-    advice = (*fewer, *planning.advice(run, sizes))
-    return Compressed(
-        run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
-    )
+    advice, seconds = (*fewer, *planning.advice(run, sizes)), total - left()
+    return Compressed(run=run, deployed=deployed, passed=passed, seconds=seconds, advice=advice)
 
 
 def _check_out(out: Path) -> None:
@@ -354,9 +352,8 @@ def _study(
     in_int8 = many and choose_device("auto") == "cpu"
     engine: Engine = FASTER[-1] if in_int8 else "eager"
     speed = planning.answer_times(model, student, counts.some, max_length, in_int8=in_int8)
-    sizes = planning.affordable(
-        counts.texts, unlabelled, _ANSWERING * seconds, speed, counts.labels
-    )
+    answering = _ANSWERING * seconds
+    sizes = planning.affordable(counts.texts, unlabelled, answering, speed, counts.labels)
     if min(sizes.train, sizes.heldout) < counts.labels:
         raise UserError(
             f"'{source}' has {counts.texts:,} texts with one of {counts.labels} labels; give about "

@@ -124,8 +124,7 @@ def stores_of(studies: Sequence[tuple[Mapping[str, Any], RunFolder | None]]) -> 
 def upload(
     files: Sequence[Path], trial: optuna.Trial, optuna_study: optuna.Study, folder: RunFolder
 ) -> str:
-    """Upload the files of a trial as artifacts; returns what went wrong with a bucket, or "". The
-    files lie in the run folder, too, so a bucket that is away costs no trial."""
+    """Upload a trial's files, which lie in the run folder too; returns what a bucket refused."""
     url = optuna_study.user_attrs.get(ARTIFACTS)
     try:
         store = _store_at(url, folder)

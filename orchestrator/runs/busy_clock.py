@@ -8,8 +8,7 @@ from orchestrator.runs.records import TrialRecord
 
 
 class BusyClock:
-    """Seconds in which at least one trial ran, up to a moment (seconds since 1970), so that the
-    night between two launches does not count. False if no trial has a time."""
+    """Seconds in which any trial ran, up to a moment: nights between launches do not count."""
 
     def __init__(self, trials: Sequence[TrialRecord]):
         times = [time for t in trials for time in (t.started, t.ended) if time is not None]

@@ -32,8 +32,7 @@ _GROUND, _INK, _GONE, _KEPT = "#ffffff", "#222222", "#d9d9d9", "#0072b2"
 
 
 def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
-    """Write a PNG with a row for each layer, the first at the top, and a bar for each kind of
-    units: blue is kept, grey is removed. `full` are the sizes of the unpruned model."""
+    """Write a PNG: a row for each layer, a bar for each kind of units, blue kept, grey removed."""
     from PIL import Image, ImageDraw  # only the process that trains draws one
 
     kinds, layers = shown([sizes], full), max(map(len, sizes.values()), default=0)

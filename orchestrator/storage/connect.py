@@ -56,8 +56,7 @@ _SERVED_AT = "127.0.0.1"
 
 
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:
-    """Open the storage of a URL, or create it; on a server, its tables only if `create`. Raises
-    RunError if there is no server, if it refuses the user, or if another Optuna made it."""
+    """Open the storage of a URL, or create it; on a server, its tables only if `create`."""
     url = as_named(parse_url(text))
     kind = kind_of(url)
     with _explained(url):

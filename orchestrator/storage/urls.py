@@ -41,8 +41,7 @@ _KNOWN = (
 
 
 def parse_url(text: str) -> URL:
-    """Parse the URL of a storage; adds the driver and makes paths absolute. Raises RunError for a
-    URL of no storage; the message never shows a password."""
+    """Parse the URL of a storage: add the driver, make paths absolute. Errors show no password."""
     try:
         url = make_url(text)
         port = url.port

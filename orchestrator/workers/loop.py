@@ -196,8 +196,7 @@ def opened(
     device: str,
     note: Callable[[str], object],
 ) -> Iterator[OpenRun]:
-    """Create or continue the run for a launch on `device`, under the folder's lock. Trials that
-    were lost since the last launch are enqueued again, and `note` gets a line on each."""
+    """Create or continue the run for a launch, under the folder's lock, and recover lost trials."""
     url = address(folder, options.storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
     inputs, definition = read_study(study, device)

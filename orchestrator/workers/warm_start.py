@@ -32,15 +32,13 @@ def earlier_runs(study: Study) -> list[RunRecord]:
 
 
 def enqueue_warm(optuna_study: optuna.Study, study: Study, features: Mapping[str, float]) -> None:
-    """Enqueue knobs of earlier runs in a study without trials, for a task of these features; the
-    caller holds a lock. Knobs that a killed launch has enqueued stay."""
+    """Enqueue knobs of earlier runs in a study without trials; the caller holds a lock."""
     trials = optuna_study.get_trials(deepcopy=False)
     if not study.warm_start or any(trial.state is not TrialState.WAITING for trial in trials):
         return
     for source, knobs in warm_start(study, optuna_study.user_attrs[DEFINITION], features):
-        optuna_study.enqueue_trial(
-            knobs, user_attrs={**OWN, WARM_START: source}, skip_if_exists=True
-        )
+        attributes = {**OWN, WARM_START: source}
+        optuna_study.enqueue_trial(knobs, user_attrs=attributes, skip_if_exists=True)
 
 
 def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> list[float]:
@@ -120,6 +118,4 @@ def _holds(knob: BaseDistribution, theirs: BaseDistribution) -> bool:
     """Whether a knob accepts values of another study's; numbers beyond its range are clipped."""
     if isinstance(knob, CategoricalDistribution) and isinstance(theirs, CategoricalDistribution):
         return set(theirs.choices) <= set(knob.choices)
-    return not any(
-        isinstance(distribution, CategoricalDistribution) for distribution in (knob, theirs)
-    )
+    return CategoricalDistribution not in (type(knob), type(theirs))

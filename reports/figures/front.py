@@ -92,9 +92,8 @@ class _Drawing:
         # There may be a thousand off the front: their hovers are made where they are looked at.
         trial, objective = f"{theme.plain(self.prefix)}trial", theme.plain(self.run.objective_name)
         hover = f"{trial} %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
-        dominated, near, outside, front = map(
-            _points, (view.dominated, view.near, view.outside, view.front)
-        )
+        groups = (view.dominated, view.near, view.outside, view.front)
+        dominated, near, outside, front = map(_points, groups)
         self._add(dominated, "dominated", marker=faint, hovertemplate=hover)
         close = {**faint, "symbol": "square-open", "opacity": 0.9, "line": {"width": 1.5}}
         self._add(near, "not told apart", marker=close, hovertemplate=hover)

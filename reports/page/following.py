@@ -32,8 +32,7 @@ wrote. A note with another digest is a reader's."""
 
 
 def publish(run: RunRecord | Overlay) -> None:
-    """Write the notes of the study and of its ended trials, and its front, into the Optuna study. A
-    note that a reader wrote stays; a trial's is written once."""
+    """Write notes and front into the Optuna study; notes of readers, and of trials, stay."""
     # Here, as its scikit-learn takes a second to load, which workers need not wait for.
     from optuna_dashboard import save_plotly_graph_object
     from optuna_dashboard._note import note_ver_key, split_body

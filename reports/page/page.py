@@ -48,8 +48,7 @@ def document(
     commands: Sequence[str],
     page_folder: Path,
 ) -> dict[str, Any]:
-    """Everything but the figures, as plain data. `commands` are the export commands of the runs,
-    without trial and folder; links to artifacts are relative to `page_folder`."""
+    """Everything but the figures, as plain data; links are relative to `page_folder`."""
     return {
         "format": "maskfront-report-1",
         "metric": overlay.metric_name,
