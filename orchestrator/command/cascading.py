@@ -1,5 +1,4 @@
-"""`cascade`: models of a run in one folder, each asked where the one before it is unsure. They are
-timed on the run's own texts; the cheapest cascade that passes the gate is written."""
+"""`cascade`: models of a run in one folder, each asked where the one before it is unsure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,4 @@
-"""`compress`: from a classifier and texts to a small and fast model in minutes, by a study of cuts,
-cells and a distilled cut. The fastest model or cascade that passes a gate is written."""
+"""`compress`: from a classifier and texts to a fast model, by a study of cuts and cells."""
 
 from __future__ import annotations
 

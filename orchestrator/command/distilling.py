@@ -1,5 +1,4 @@
-"""`distil`: from a pretrained model and raw text to a smaller pretrained model, a checkpoint that
-any study can name as its student."""
+"""`distil`: from a pretrained model and raw text to a smaller one, for studies as a student."""
 
 import math
 from collections.abc import Sequence

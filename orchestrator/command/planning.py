@@ -362,12 +362,9 @@ def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
 
 def _had(run: RunRecord, knobs: Knobs) -> FinishedTrial | None:
     """The first finished trial that was the same, and trained nearly as long."""
+    trained = {name: value for name, value in knobs.items() if name.endswith("epochs")}
     for trial in run.finished:
-        if trial.knobs.keys() == knobs.keys() and all(
-            trial.knobs[name] >= _NEARLY * value
-            if name.endswith("epochs")
-            else trial.knobs[name] == value
-            for name, value in knobs.items()
-        ):
+        alike = trial.knobs.keys() == knobs.keys() and {**trial.knobs, **trained} == knobs
+        if alike and all(trial.knobs[name] >= _NEARLY * value for name, value in trained.items()):
             return trial
     return None
