@@ -11,8 +11,7 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.trial_files import read_curve
 
-_LEAST, _MOST, _ALL = 16, 60, 12_000
-"""Points kept of a curve, whose stages share them, and of all curves of a run."""
+_LEAST, _MOST, _ALL = 16, 60, 12_000  # points kept of a curve, and of all curves of a run
 _GAP = 2.0  # divergence on other rows over that on training rows that advises more text
 _LEAST_FAR = 1e-4  # divergence below which overfitting does not matter
 

@@ -47,8 +47,7 @@ class Candidates:
     """Models in folders of `scratch`, each in some of onnxruntime's engines."""
 
     inputs: Inputs
-    engines: Sequence[Engine]
-    """The answers of the unpruned model in the first engine are the reference for agreement."""
+    engines: Sequence[Engine]  # the unpruned model in the first is the reference for agreement
     scratch: Path
     say: Say
     rounded: set[int | None] = field(default_factory=set, init=False)

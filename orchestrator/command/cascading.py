@@ -21,8 +21,7 @@ from reports.exporting.export import check_free
 from reports.model_folders import kept_front
 from reports.speed import inputs_of, teacher_of
 
-FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")
-"""Engines to choose from: each model takes the faster one."""
+FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")  # each model takes the faster
 _AGREEMENT = 0.99  # gate if none is named
 _MOST = 8  # models that are tried
 

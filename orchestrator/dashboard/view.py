@@ -51,8 +51,7 @@ class Source:
         return [s for s in studies if name in (None, s.study_name, s.user_attrs.get(TEACHER_OF))]
 
 
-Sources = Mapping[str, Source]
-"""Sources by the name to show; with an empty name a study keeps its own."""
+Sources = Mapping[str, Source]  # by the name to show; with an empty name a study keeps its own
 
 
 class DashboardView(BaseStorage):

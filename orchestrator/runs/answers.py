@@ -34,8 +34,7 @@ class JudgedRows:
     labels: Mapping[str, NDArray[Any]]
     """(rows,) of "select" and "heldout": int64, classes; or float32, numbers. Where the task has
     none, the classes that the teacher named."""
-    unpruned: Mapping[str, Logits]
-    """Logits of the teacher in the study's engine."""
+    unpruned: Mapping[str, Logits]  # of the teacher in the study's engine
 
 
 def write_rows(

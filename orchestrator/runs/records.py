@@ -73,8 +73,7 @@ class TrialRecord:
     knobs: dict[str, Any]
     result: TrialResult | None
     failure: str | None
-    started: float | None = None
-    """Start in seconds since 1970."""
+    started: float | None = None  # seconds since 1970
     ended: float | None = None
     """End in seconds since 1970; for a trial whose worker died, its last sign of life. None while
     it runs."""
@@ -82,8 +81,7 @@ class TrialRecord:
     """Other attributes of the trial, such as where it ran."""
     damage: tuple[str, ...] = ()
     """Lines on damaged files of a trial that would be on the front."""
-    id: int | None = field(default=None, compare=False)
-    """Id in its storage; the number begins at 0 in each study."""
+    id: int | None = field(default=None, compare=False)  # in its storage; `number` is the study's
 
     @property
     def end(self) -> float:

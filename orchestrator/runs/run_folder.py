@@ -15,10 +15,8 @@ from orchestrator.errors import RunError
 from orchestrator.runs.reading import REMEDY, as_record, as_type, read_json
 from orchestrator.storage.urls import hidden, parse_url, sqlite_url
 
-MODEL = "model"
-"""Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
-BESIDE = "beside"
-"""Folder within a trial's with a subfolder for each other task, laid out as the trial's own."""
+MODEL = "model"  # within a trial's folder: cut model, tokenizer and labels, for `from_pretrained`
+BESIDE = "beside"  # within a trial's folder: one for each other task, laid out as the trial's own
 ANSWERS = "answers.safetensors"  # the file of a model's answers within a trial's folder
 
 

@@ -24,16 +24,13 @@ from orchestrator.study import Study
 from orchestrator.workers.heartbeat import Watch, end_record, launch_of, this_machine, workers_of
 
 HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
-OWN = {records.WORKER: ""}
-"""Attributes of each trial that maskfront enqueues; a trial without is another program's."""
+OWN = {records.WORKER: ""}  # of each trial that maskfront enqueues; others are another program's
 DEATHS_ALONE = "deaths_alone"
 """Trial attribute: number of workers that died while they trained only these knobs. A trial that
 has it, even 0, is trained alone: a worker has died with it, and may do so again."""
 _MOST_DEATHS = 2  # after one more the knobs are dropped: they may be what kills
-ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
-"""Errors that Optuna raises for an attribute or a value of a trial that has already ended."""
-Retry = Literal["never", "always", "limited"]
-"""Whether knobs of a failed trial are tried again; "limited": as after a worker's death."""
+ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)  # what Optuna raises for such a trial
+Retry = Literal["never", "always", "limited"]  # of failed knobs; "limited": after a worker's death
 
 
 class Claims:

@@ -26,8 +26,7 @@ _SERVED = (
 )
 """Colour of each engine with other bits, in turn, and its marks of front and unpruned model."""
 _Points = Mapping[int | None, Measured]  # by the numbers of trials; None is the unpruned model
-_Levels = dict[int, tuple[float, str, str]]
-"""Metric, its description, and the position of the text, by the index of a run."""
+_Levels = dict[int, tuple[float, str, str]]  # metric, text and its position, by a run's index
 
 
 def front_figure(overlay: Overlay) -> go.Figure:

@@ -21,8 +21,7 @@ from reports.figures import theme
 from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 
-Steps = Sequence[tuple[float, float]]
-"""Step curve: rising positions, and the height from each on."""
+Steps = Sequence[tuple[float, float]]  # rising positions, and the height from each on
 FEWEST = 10  # finished trials below which importances and the growth of the front are noise
 _SHOWN = 40  # finished trials below which the page's importances might contradict the trials
 
