@@ -43,8 +43,7 @@ def definition_of(
         "teacher.checkpoint": checkpoint,
         "method": study.method_name,
     }
-    if augmentation is not None:
-        parts |= {f"augmentation.{name}": value for name, value in augmentation.items()}
+    parts |= {f"augmentation.{name}": value for name, value in (augmentation or {}).items()}
     if study.beside:
         parts["beside"] = ", ".join(extra.task.name for extra in study.beside)
     for extra in study.beside:

@@ -36,12 +36,9 @@ class MethodSpace:
     """A method of a study with its own part of the study's space."""
 
     method: SearchMethod
-    space: Mapping[str, BaseDistribution]
-    """By the paths of the method, without a prefix."""
-    prefix: str
-    """Prefix of its hyperparameters in the study: "cut.", or "" where there is but one method."""
-    share: float
-    """Share of the training that a trial gets: `Fidelity.epochs`."""
+    space: Mapping[str, BaseDistribution]  # by the paths of the method, without a prefix
+    prefix: str  # of its hyperparameters in the study: "cut."; "" where there is but one method
+    share: float  # of the training that a trial gets: `Fidelity.epochs`
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
         """The method of one trial. Raises UserError for a value out of a field's range."""
@@ -78,8 +75,7 @@ class MethodSpace:
                 )
 
     def _extreme_methods(self) -> list[SearchMethod]:
-        """The method, and a copy for each extreme value of each knob. Raises UserError for a value
-        that the method refuses, whatever the other knobs are."""
+        """The method, and copies with extreme values. Raises UserError for one always refused."""
         methods = [self.trial_method({})]
         for name, knob in self.space.items():
             for value in extremes(knob):

@@ -57,11 +57,8 @@ def interruptible(remark: str, *, always: bool = False) -> Iterator[None]:
         yield
         return
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    before = {
-        number: handler
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if (handler := signal.getsignal(number)) in usual or always
-    }
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: handler for n, handler in handlers.items() if handler in usual or always}
     for number in before:
         signal.signal(number, _stop)
     unraisable = sys.unraisablehook
@@ -93,7 +90,6 @@ def _unless_interrupted(
 def _in_one_line(
     otherwise: Callable[..., object], kind: type[BaseException], error: BaseException, trace: Any
 ) -> None:
-    """Print the remark of an interrupt instead of its traceback."""
     if kind is KeyboardInterrupt and error.args:
         sys.stderr.write(f"maskfront: interrupted; {error}\n")
     else:
@@ -103,14 +99,14 @@ def _in_one_line(
 @contextmanager
 def unattended() -> Iterator[None]:
     """Continue when the terminal closes, or when nobody reads the output any more."""
-    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     with ExitStack() as stack:
         if sys.stdout is not None and sys.stderr is not None:
             stack.enter_context(redirect_stdout(cast("TextIO", _Unread(sys.stdout))))
             stack.enter_context(redirect_stderr(cast("TextIO", _Unread(sys.stderr))))
         here = threading.current_thread() is threading.main_thread()
-        if hangup is not None and here and signal.getsignal(hangup) is signal.SIG_DFL:
-            stack.callback(signal.signal, hangup, signal.signal(hangup, signal.SIG_IGN))
+        if here and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            stack.callback(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         yield
 
 

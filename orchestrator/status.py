@@ -15,25 +15,10 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.errors import RunError
+from orchestrator.runs import records
 from orchestrator.runs.busy_clock import BusyClock
 from orchestrator.runs.reading import as_type
-from orchestrator.runs.records import (
-    DEFINITION,
-    UNPRUNED,
-    WANTED,
-    WORKER,
-    FinishedTrial,
-    TrialRecord,
-    foreign_note,
-    foreign_trials,
-    load_optuna_study,
-    own_study,
-    pareto_front,
-    run_names,
-    trial_record,
-    trials_of,
-    with_damage,
-)
+from orchestrator.runs.records import FinishedTrial, TrialRecord
 from orchestrator.runs.results import DIVERGENCE, ratio_text
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
@@ -52,13 +37,11 @@ class Status:
     trials: dict[str, int]  # how many are finished, failed, running and waiting
     per_hour: float | None  # of the last trials that finished; None before there are any
     seconds_left: float | None  # at this rate; None if no worker is alive
-    workers: tuple[dict[str, Any], ...]
-    """State of each worker that has not ended: where it is, what it runs, its last beat."""
+    workers: tuple[dict[str, Any], ...]  # those that have not ended: where, what runs, last beat
     front: tuple[FinishedTrial, ...]
     failures: dict[str, int]  # how often trials failed, by reason
     foreign: tuple[int, ...]  # numbers of trials that another program made
-    damaged: dict[int, list[str]]
-    """A line on each damaged file of trials that would be on the front, if files are at hand."""
+    damaged: dict[int, list[str]]  # lines on damaged files of trials that would be on the front
 
     @property
     def state(self) -> str:
@@ -94,12 +77,11 @@ class Status:
             beat = _duration(worker["seconds_since_beat"])
             at_work = f"runs {worker['running']}" if worker["running"] else "between trials"
             doing = f"alive, {at_work}" if worker["alive"] else "dead"
-            lines.append(
-                f"worker     {worker['name']} on {worker['device']}: {doing}, last beat {beat} ago"
-            )
+            where = f"{worker['name']} on {worker['device']}"
+            lines.append(f"worker     {where}: {doing}, last beat {beat} ago")
         lines += [f"front      {_front_text(trial)}" for trial in self.front]
         lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
-        lines += [f"foreign    {foreign_note(self.foreign)}"] if self.foreign else []
+        lines += [f"foreign    {records.foreign_note(self.foreign)}"] if self.foreign else []
         lines += [f"damaged    trial {n}: {'; '.join(files)}" for n, files in self.damaged.items()]
         return lines
 
@@ -117,13 +99,13 @@ def _duration(seconds: float) -> str:
 
 def run_status(folder: Path) -> Status:
     """Read the status of a run folder. Raises RunError if it holds no run."""
-    return status_of(load_optuna_study(folder), RunFolder(folder))
+    return status_of(records.load_optuna_study(folder), RunFolder(folder))
 
 
 def storage_status(url: str, name: str | None) -> Status:
     """Read the status of a study in a storage; `name` may be None if it holds only one."""
     storage = read_storage(remember_server(url))
-    names = run_names(storage)
+    names = records.run_names(storage)
     if name is None and len(names) == 1:
         (name,) = names
     if not names:
@@ -134,27 +116,26 @@ def storage_status(url: str, name: str | None) -> Status:
     if name not in names:
         asked = "no study is named" if name is None else f"there is no study '{name}'"
         raise RunError(f"{asked}; the storage has {', '.join(names)}: name one of these")
-    return status_of(own_study(name, storage), None)
+    return status_of(records.own_study(name, storage), None)
 
 
 def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
-    """Status of an Optuna study; with `folder` the workers of this machine are known for sure.
-    Raises RunError for a study of another tool."""
-    if folder is None and DEFINITION not in study.user_attrs:
+    """Status of an Optuna study; with `folder` the workers of this machine are known for sure."""
+    if folder is None and records.DEFINITION not in study.user_attrs:
         raise RunError(f"maskfront did not make the study '{study.study_name}'")
     where = f"study '{study.study_name}'" if folder is None else f"'{folder.path}'"
-    trials = trials_of(study)
-    wanted = as_type(int | None, study.user_attrs.get(WANTED), f"{where}: the study's {WANTED}")
-    begun = [trial for trial in trials if trial.state is not TrialState.WAITING]
-    records = [trial_record(trial, where) for trial in begun]
-    rate = trials_per_second(records)
+    rows, asked = records.trials_of(study), study.user_attrs.get(records.WANTED)
+    wanted = as_type(int | None, asked, f"{where}: the study's {records.WANTED}")
+    begun = [row for row in rows if row.state is not TrialState.WAITING]
+    trials = [records.trial_record(row, where) for row in begun]
+    rate = trials_per_second(trials)
     workers = [record for record in workers_of(study, where).values() if not record.ended]
-    shown = tuple(_worker(record, trials, folder) for record in workers)
-    states: Counter[str] = Counter(record.state for record in records)
-    failures = Counter(record.failure for record in records if record.failure)
-    states["waiting"] = len(trials) - len(records)
+    shown = tuple(_worker(record, rows, folder) for record in workers)
+    states: Counter[str] = Counter(trial.state for trial in trials)
+    failures = Counter(trial.failure for trial in trials if trial.failure)
+    states["waiting"] = len(rows) - len(trials)
     if folder is not None:
-        records = with_damage(records, folder.path)
+        trials = records.with_damage(trials, folder.path)
     left = None
     if rate is not None and wanted is not None and any(worker["alive"] for worker in shown):
         left = max(0, wanted - states["finished"]) / rate
@@ -165,25 +146,25 @@ def status_of(study: optuna.Study, folder: RunFolder | None) -> Status:
         per_hour=None if rate is None else 3600 * rate,
         seconds_left=left,
         workers=shown,
-        front=tuple(pareto_front(records)) if UNPRUNED in study.user_attrs else (),
+        front=tuple(records.pareto_front(trials)) if records.UNPRUNED in study.user_attrs else (),
         failures=dict(failures.most_common()),
-        foreign=foreign_trials(study),
-        damaged={record.number: list(record.damage) for record in records if record.damage},
+        foreign=records.foreign_trials(study),
+        damaged={trial.number: list(trial.damage) for trial in trials if trial.damage},
     )
 
 
-def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
+def trials_per_second(trials: Sequence[TrialRecord]) -> float | None:
     """Finished trials a second, over the time in which the latest ran and any was running."""
     # A trial counts for the share of its own time that lies in this, also one that still runs.
     # Populations of which some trials have ended are left out, unless there are no others: on a CPU
     # they search together, and end one by one.
-    counted = [t for t in records if t.state == "finished" and t.seconds]
-    running = [t for t in records if t.state == "running" and t.started]
+    counted = [t for t in trials if t.state == "finished" and t.seconds]
+    running = [t for t in trials if t.state == "running" and t.started]
     claimed: dict[Any, float] = {}  # by worker, which has one population at a time
     for trial in running:
-        worker, began = trial.attributes.get(WORKER), trial.started or 0.0
+        worker, began = trial.attributes.get(records.WORKER), trial.started or 0.0
         claimed[worker] = min(began, claimed.get(worker, math.inf))
-    ended = [t for t in counted if t.end <= claimed.get(t.attributes.get(WORKER), math.inf)]
+    ended = [t for t in counted if t.end <= claimed.get(t.attributes.get(records.WORKER), math.inf)]
     recent = sorted(ended or counted, key=attrgetter("end"))[-_RECENT:]
     if not recent:
         return None
@@ -195,9 +176,9 @@ def trials_per_second(records: Sequence[TrialRecord]) -> float | None:
         inside = min(trial.end, end) - max(start, begin)
         return min(max(inside / lasts, 0.0), 1.0)
 
-    clock = BusyClock(records)
-    trials = [*counted, *(running if ended else ())]
-    return sum(map(share, trials)) / (clock(end) - clock(begin))
+    clock = BusyClock(trials)
+    sharing = [*counted, *(running if ended else ())]
+    return sum(map(share, sharing)) / (clock(end) - clock(begin))
 
 
 def _worker(
@@ -208,5 +189,5 @@ def _worker(
         **{name: getattr(record, name) for name in ("name", "host", "pid", "device")},
         "alive": is_alive(record, folder),
         "seconds_since_beat": max(0.0, time.time() - record.at),
-        "running": [t.number for t in running if t.user_attrs.get(WORKER) == record.name],
+        "running": [t.number for t in running if t.user_attrs.get(records.WORKER) == record.name],
     }

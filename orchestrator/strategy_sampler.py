@@ -3,13 +3,11 @@
     Study(..., sampler=lambda seed: StrategySampler(Evolution, space, seed))
 
 makes such a strategy at each launch and lets it learn all finished trials, in the order in which
-they finished. What a strategy learns of a trial is a score, the higher the better:
-
-- With one objective it is the value, with its sign changed where that is minimised.
-- With several it is the rank of the trial's front among the finished trials (non-dominated sorting,
-  Deb et al. 2002): 1 for the first front, 0 for the last. Trials that violate a constraint come
-  behind all others, in the order of their violation. A new trial may move others to another front.
-  Then a new strategy is made, and learns all of them by their new scores.
+they finished, by scores, the higher the better. With one objective a score is the value, its sign
+changed where that is minimised. With several it is the rank of the trial's front (non-dominated
+sorting, Deb et al. 2002): 1 for the first front, 0 for the last; trials that violate a constraint
+come behind all others, in the order of their violation. Where a new trial moves others to another
+front, a new strategy is made, and learns all of them by their new scores.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,11 +96,8 @@ class StrategySampler(BaseSampler):
         self._learned: list[tuple[Candidate, float]] = []
 
     def _learn(self, study: optuna.Study) -> None:
-        trials = [
-            trial
-            for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if trial.params.keys() >= self._places.keys()
-        ]
+        finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        trials = [trial for trial in finished if trial.params.keys() >= self._places.keys()]
         trials.sort(key=lambda trial: (trial.datetime_complete, trial.number))
         candidates: list[Candidate] = [
             {name: trial.params[name] for name in self._places} for trial in trials

@@ -180,14 +180,10 @@ class Study(Checked):
                 "checkpoint of its own or some layers of the teacher"
             )
         samplers = get_args(SamplerName)
-        check_ranges(
-            self,
-            sampler=(
-                callable(self.sampler) or self.sampler in (None, *samplers),
-                f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None",
-            ),
-            seed=(self.seed < 2**32, "below 2**32"),  # torch takes 2**64, numpy's older ones this
-        )
+        good = callable(self.sampler) or self.sampler in (None, *samplers)
+        each = f"one of {', '.join(samplers)}, a function from a seed to a sampler, or None"
+        small = (self.seed < 2**32, "below 2**32")  # as numpy takes
+        check_ranges(self, sampler=(good, each), seed=small)
 
     def _check_beside(self) -> None:
         """Refuse extra tasks with equal names, or if no method learns them."""
@@ -223,15 +219,11 @@ class Study(Checked):
                         f"Study.first has {name} = {value!r}, which is outside "
                         f"{distributions[name]}; change the value, or the range in Study.space"
                     )
-        if self.sampler is None and (
-            self.trials > len(self.first)
-            or any(
-                name not in names
-                for names in self.first
-                for name in distributions
-                if applies(name, names)
-            )
-        ):
+        lacking = any(
+            {name for name in distributions if applies(name, knobs)} - knobs.keys()
+            for knobs in self.first
+        )
+        if self.sampler is None and (lacking or self.trials > len(self.first)):
             raise UserError(
                 f"Study.sampler is None, so no knobs are drawn: give all knobs of all "
                 f"{self.trials} trials in Study.first, or set a sampler"
@@ -265,16 +257,8 @@ class Study(Checked):
             part.check()
 
     def check_shapes(self, student: PreTrainedConfig, teacher: PreTrainedConfig) -> None:
-        """Refuse settings that a trial may get and that do not go with these sizes: each knob at
-        its extremes, the others at their lowest.
-
-        Args:
-            student: the configuration of the unpruned student.
-            teacher: that of the teacher.
-
-        Raises:
-            UserError: for such a setting.
-        """
+        """Raise UserError for settings that a trial may get and that do not go with these sizes:
+        each knob at its extremes, the others at their lowest."""
         for part in self._parts.values():
             part.check_shapes(student, teacher)
 
@@ -316,26 +300,14 @@ class Study(Checked):
 
     @property
     def _parts(self) -> dict[str, MethodSpace]:
+        share = self.fidelity.epochs
         return {
-            name: MethodSpace(
-                method,
-                _of_method(name, self.space),
-                f"{name}." if name else "",
-                self.fidelity.epochs,
-            )
+            name: MethodSpace(method, _of_method(name, self.space), name and f"{name}.", share)
             for name, method in self.methods.items()
         }
 
     def at_once(self, device: str, workers: int = 1) -> int:
-        """How many trials a worker trains together, if its device's memory holds them.
-
-        Args:
-            device: of the worker.
-            workers: how many there are.
-
-        Returns:
-            The size of a population.
-        """
+        """Number of trials that a worker trains together, if its device's memory holds them."""
         if self.population != "auto":
             return self.population
         return min(max(1, self.trials // (4 * workers)), 32) if device.startswith("cuda") else 1
@@ -357,10 +329,8 @@ class Study(Checked):
             check_priced("Study.cost 'latency'", Latency.priced, self.spaces)
 
     def _check_aims(self) -> None:
-        for where, aims, names in (
-            ("at_least", self.at_least, ("metric",)),
-            ("at_most", self.at_most, LIMITED),
-        ):
+        bounds = {"at_least": (self.at_least, ("metric",)), "at_most": (self.at_most, LIMITED)}
+        for where, (aims, names) in bounds.items():
             for name in aims:
                 if name not in names:
                     raise UserError(
@@ -370,17 +340,7 @@ class Study(Checked):
                     raise UserError("Study.at_most names 'ms', which only cost='latency' measures")
 
     def trial_method(self, knobs: Mapping[str, Any]) -> SearchMethod:
-        """The method of one trial.
-
-        Args:
-            knobs: those of the trial, named as in `knobs`, each with its value.
-
-        Returns:
-            The study's method with these values, and with the training of the fidelity.
-
-        Raises:
-            UserError: for a value out of a field's range.
-        """
+        """The method of a trial with these knobs. Raises UserError for a value out of range."""
         name = knobs[METHOD] if self._several else ""
         return self._parts[name].trial_method(_of_method(name, knobs))
 
@@ -388,8 +348,5 @@ class Study(Checked):
 def _of_method(name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
     """Knobs of one of several methods, by the method's paths; the empty name has all."""
     prefix = f"{name}."
-    return {
-        path.removeprefix(prefix): value
-        for path, value in knobs.items()
-        if not name or path.startswith(prefix)
-    }
+    chosen = ((path, v) for path, v in knobs.items() if not name or path.startswith(prefix))
+    return {path.removeprefix(prefix): value for path, value in chosen}

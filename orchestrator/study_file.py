@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -17,8 +16,7 @@ from orchestrator.runs.run_folder import RunFolder
 if TYPE_CHECKING:
     from orchestrator.study import Study
 
-POLISHED = "-polished"
-"""Suffix of the name of a run of `polish`."""
+POLISHED = "-polished"  # suffix of the name of a run of `polish`
 _MODULE = "maskfront_study"  # the name under which a study file is imported
 
 
@@ -48,8 +46,7 @@ def load_study(path: str | Path, name: str = "study") -> Study:
 
 
 def launched_file(folder: Path) -> Path:
-    """Find the study file that the launch.json of a run folder names. Raises RunError if it names
-    none, if the file is gone, or if the folder is a copy."""
+    """Find the study file that a run folder's launch.json names. Raises RunError if it cannot."""
     run = RunFolder(folder)
     launched = run.read_launch()
     if launched is None or launched.study_file is None:
@@ -68,8 +65,7 @@ def launched_file(folder: Path) -> Path:
 
 
 def load_study_of(path: Path, run_name: str) -> Study:
-    """Run the file and return the study from which a run of this name was launched or polished.
-    Raises RunError if there is none, or if the file raises."""
+    """Run the file and return the study from which a run of this name was launched or polished."""
     module = _run(path)
     study = _named(module, run_name) or _named(module, run_name.removesuffix(POLISHED))
     if study is not None:
@@ -119,28 +115,22 @@ def _named(module: ModuleType, name: str) -> Study | None:
     return next((study for study in _studies(module).values() if study.name == name), None)
 
 
-class _Unkept(SourceFileLoader):
-    """Loader that writes no bytecode, as nothing is written outside the run folder."""
-
-    def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
-        """Keep nothing."""
-
-
 def _run(path: Path) -> ModuleType:
     """Import the file as a module. Raises RunError if it cannot be run, or raises."""
     if not path.is_file():
         raise RunError(f"study file '{path}' does not exist")
     if path.suffix != ".py":
         raise RunError(f"study file '{path}' is not a Python file (its name must end in .py)")
-    loader = _Unkept(_MODULE, str(path.absolute()))
-    spec = importlib.util.spec_from_file_location(_MODULE, loader.path, loader=loader)
+    file = str(path.absolute())
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
     beside = str(path.resolve().parent)
     sys.path.append(beside)  # last, so that no folder of the user's takes the place of a package
     try:
-        loader.exec_module(module)
+        # Its loader would write bytecode, and nothing is written outside the run folder.
+        exec(compile(path.read_bytes(), file, "exec", dont_inherit=True), vars(module))
     except Exception as error:
         reason = f"{_line_in(path, error)} raises {type(error).__name__}: {error}"
         raise RunError(f"study file '{path}'{reason}") from error

@@ -27,16 +27,14 @@ from orchestrator.study import Study
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SUFFIX = "-teacher"
-"""Suffix of the tuning study's name, after the name of the main study."""
+SUFFIX = "-teacher"  # of the tuning study's name, after the name of the main study
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def tune_teacher(
     study: Study, optuna_study: optuna.Study, inputs: Inputs, session: Session
 ) -> tuple[str, ...]:
-    """Tune the teacher if the study asks for it, and record the choice; the caller holds a lock.
-    Raises UserError if no loss is finite, RunError for another study of the name."""
+    """Tune the teacher if the study asks for it, and record the choice; the caller holds a lock."""
     study = replace(study, teacher=inputs.teacher)  # which is settled
     if study.teacher.trials:
         tune(inputs, session, lambda fine_tune: _best(study, optuna_study, session, fine_tune))
@@ -71,9 +69,8 @@ def _best(
             f"Teacher.learning_rate, now {study.teacher.learning_rate:g}"
         )
     best = tuning.best_trial
-    optuna_study.set_user_attr(
-        TUNED, {**best.params, "selection loss": best.value, "trial": best.number}
-    )
+    chosen = {**best.params, "selection loss": best.value, "trial": best.number}
+    optuna_study.set_user_attr(TUNED, chosen)
     return best_model or fine_tune(best.params, lambda epoch, loss: None)[0]
 
 

@@ -56,8 +56,7 @@ def choose(
         return (_at_the_knee(run) if knee else recommended(run) or front[0]).number
     if max_ratio is not None:
         good = [row for row in reversed(front) if row.result.ratio <= max_ratio]
-        nearest = front[0]
-        wanted = f"{nearest.result.cost_name} ratio <= {max_ratio:g}"
+        nearest, wanted = front[0], f"{run.unpruned.cost_name} ratio <= {max_ratio:g}"
         value = nearest.result.ratio
     elif min_metric is not None:
         good = [row for row in front if row.result.metric >= min_metric]

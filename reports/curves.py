@@ -11,12 +11,9 @@ from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.trial_files import read_curve
 
-_LEAST, _MOST, _ALL = 16, 60, 12_000
-"""Points kept of a curve, whose stages share them, and of all curves of a run."""
-_GAP = 2.0
-"""Ratio of the divergence on other rows to that on training rows that advises more text."""
-_LEAST_FAR = 1e-4
-"""Divergence below which overfitting does not matter."""
+_LEAST, _MOST, _ALL = 16, 60, 12_000  # points kept of a curve, and of all curves of a run
+_GAP = 2.0  # divergence on other rows over that on training rows that advises more text
+_LEAST_FAR = 1e-4  # divergence below which overfitting does not matter
 
 
 @dataclass(frozen=True)
@@ -28,17 +25,13 @@ class Curve:
     @cached_property
     def columns(self) -> dict[str, list[tuple[int, float]]]:
         """Values of each measure, numbered by row, without empty cells and text."""
-        names = [*self.rows[0]] if self.rows else []
-        columns = {
-            name: [
-                (index, value)
-                for index, row in enumerate(self.rows)
-                if (value := _number(row[name])) is not None
-            ]
-            for name in names
-            if name not in ("stage", "step")
-        }
-        return {name: values for name, values in columns.items() if values}
+        columns = {}
+        for name in self.rows[0] if self.rows else ():
+            numbers = ((index, _number(row[name])) for index, row in enumerate(self.rows))
+            values = [(index, number) for index, number in numbers if number is not None]
+            if values and name not in ("stage", "step"):
+                columns[name] = values
+        return columns
 
     @property
     def stages(self) -> dict[str, int]:
@@ -62,8 +55,7 @@ class Curve:
         }
 
 
-Curves = Mapping[int, Curve]
-"""Curves of a run, by the numbers of its trials."""
+Curves = Mapping[int, Curve]  # of a run, by the numbers of its trials
 
 
 def read_curves(run: RunRecord) -> dict[int, Curve]:
@@ -74,8 +66,7 @@ def read_curves(run: RunRecord) -> dict[int, Curve]:
 
 
 def gap_note(run: RunRecord) -> str | None:
-    """Remedy for overfitting, if the median model of the front is much further from the teacher on
-    the selection rows than on its training rows; else None."""
+    """Remedy if the front's median model is much further from the teacher on rows not learnt."""
     worths = [(trial.result.divergence, trial.result.train_divergence) for trial in run.front]
     gaps = [(far / near, near, far) for far, near in worths if near and far and far > _LEAST_FAR]
     if len(run.finished) < 2 or not gaps or (middle := median_low(gaps))[0] < _GAP:

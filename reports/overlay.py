@@ -18,8 +18,7 @@ class Overlay:
     """A run, or several on the same axes."""
 
     runs: tuple[RunRecord, ...]
-    names: tuple[str, ...]
-    """Names of the runs on the page; no two are alike."""
+    names: tuple[str, ...]  # of the runs on the page; no two are alike
 
     @cached_property
     def views(self) -> tuple[ParetoView, ...]:
@@ -111,8 +110,7 @@ Runs: TypeAlias = RunRecord | Sequence[RunRecord] | Overlay
 
 
 def overlay(runs: Runs) -> Overlay:
-    """Combine one run or several for a page. Raises RunError if they count or compare different
-    things. A run is named after its study, and its folder if that name is not unique."""
+    """Combine runs for a page. Raises RunError if they count or compare different things."""
     if isinstance(runs, Overlay):
         return runs
     runs = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
@@ -131,10 +129,8 @@ def overlay(runs: Runs) -> Overlay:
                 f"the runs {verb} {' and '.join(different)}; two {what} cannot share an axis: "
                 "make a report of each"
             )
-    fidelities = dict.fromkeys(
-        ", ".join(f"{name} {value}" for name, value in run.fidelity.items()) or "full"
-        for run in runs
-    )
+    reduced = (", ".join(f"{n} {value}" for n, value in run.fidelity.items()) for run in runs)
+    fidelities = dict.fromkeys(text or "full" for text in reduced)
     if len(fidelities) > 1:
         raise RunError(
             f"the runs have different fidelities ({'; '.join(fidelities)}), so their results "

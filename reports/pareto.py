@@ -15,8 +15,7 @@ from orchestrator.runs.answers import JudgedRows, read_answers, read_rows
 from orchestrator.runs.records import FinishedTrial, RunRecord, TrialRecord
 
 _LEVEL = 0.95
-_SURE = NormalDist().inv_cdf((1 + _LEVEL) / 2)
-"""Standard deviations on either side of a 95% interval."""
+_SURE = NormalDist().inv_cdf((1 + _LEVEL) / 2)  # standard deviations on a side of a 95% interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +24,8 @@ class Paired:
 
     run: RunRecord
     judged: JudgedRows
+    # Samples of the metric by trial; NaN for models whose answers are gone.
     _known: dict[int | None, NDArray[np.float64]] = field(default_factory=dict)
-    """Samples of the metric by trial; NaN for models whose answers are gone."""
 
     def surely_matched(
         self, front: Sequence[FinishedTrial], others: Sequence[FinishedTrial]
@@ -68,21 +67,18 @@ class Paired:
         return len(self.judged.labels["select"])
 
     def rows_to_decide(self, trial: FinishedTrial, margin: float) -> int | None:
-        """Number of selection rows that would show that a model loses at most `margin`, if its
-        observed loss is its true one; None if it loses more."""
+        """Selection rows that would show a loss of at most `margin`; None if it loses more."""
         most, lost = self.most_lost(trial), self.run.unpruned.metric - trial.result.metric
         if most is None or margin - lost < 1e-9:  # less apart is rounding
             return None
         return int(np.ceil(self.rows * ((most - lost) / (margin - lost)) ** 2))
 
     def samples(self, number: int | None) -> NDArray[np.float64] | None:
-        """Metric of a trial's model, or of the unpruned one, on each bootstrap sample; samples have
-        the same rows for all models. None if answers are gone."""
+        """Metric of a model on each bootstrap sample, the same for all; None without answers."""
         self._read([number])
         return None if np.isnan(self._known[number]).all() else self._known[number]
 
     def _read(self, numbers: Sequence[int | None]) -> None:
-        """Compute the bootstrap samples of these models together."""
         predictions: dict[int | None, Labels] = {}
         for number in set(numbers) - self._known.keys():
             answers = self.judged.unpruned if number is None else read_answers(self.run, number)
@@ -128,16 +124,11 @@ class ParetoView:
     """Finished trials of a run, sorted by their relation to its front."""
 
     run: RunRecord
-    front: tuple[FinishedTrial, ...]
-    """Trials of the front, by rising cost and so by rising objective."""
-    near: tuple[FinishedTrial, ...]
-    """Trials off the front that no cheaper model of it surely matches: the rows do not tell."""
-    dominated: tuple[FinishedTrial, ...]
-    """Trials inside their budget that a cheaper model of the front surely matches: see `Paired`."""
-    outside: tuple[FinishedTrial, ...]
-    """Trials outside their budget or the study's aims, and damaged ones."""
-    paired: Paired | None
-    """Paired comparisons; None if answers are unknown."""
+    front: tuple[FinishedTrial, ...]  # by rising cost and so by rising objective
+    near: tuple[FinishedTrial, ...]  # off the front, but no cheaper model of it surely matches them
+    dominated: tuple[FinishedTrial, ...]  # those that a cheaper model of the front surely matches
+    outside: tuple[FinishedTrial, ...]  # outside their budget or the study's aims, or damaged
+    paired: Paired | None  # None if answers are unknown
 
 
 def pareto_view(run: RunRecord) -> ParetoView:

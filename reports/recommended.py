@@ -63,11 +63,8 @@ def certainty(view: ParetoView) -> str:
     most = comparison.most_lost(trial)
     if most is None:
         return ""
-    sure = [
-        loss
-        for loss in (*_LOSSES, 0.05, 0.1)
-        if _at_most(most, loss * metric) and comparison.rows >= _fewest_rows(loss)
-    ]
+    provable = (loss for loss in (*_LOSSES, 0.05, 0.1) if comparison.rows >= _fewest_rows(loss))
+    sure = [loss for loss in provable if _at_most(most, loss * metric)]
     words = f"95% sure to lose at most {sure[0]:.0%}" if sure else "not sure to lose at most 10%"
     rows = comparison.rows_to_decide(trial, _EXPECTED * metric)
     if sure[:1] == [_EXPECTED] or rows is None:
@@ -90,9 +87,8 @@ def _at_most(loss: float, margin: float) -> bool:
 def cheapest_within(
     lost: Sequence[float], most_lost: Callable[[int], float | None], margin: float
 ) -> tuple[int, bool] | None:
-    """Index of the cheapest model of a front, by rising cost, that loses at most a margin, and
-    whether it surely does: by its upper end, `most_lost`, else by its loss. None if none seems
-    to."""
+    """Index of the cheapest model, by rising cost, that loses at most a margin, and whether it
+    surely does: by its upper end, `most_lost`, else by its loss. None if none seems to."""
     seems = [index for index, loss in enumerate(lost) if _at_most(loss, margin)]
     for index in seems:
         most = most_lost(index)
@@ -131,12 +127,9 @@ class Recommendation:
 
 
 def recommendations(view: ParetoView) -> list[Recommendation]:
-    """The `recommended` model; then the knee and the cheapest models within 1% and 3% of the
-    unpruned metric, by falling cost.
-
-    A model is within a loss if the upper end of its paired 95% interval is. If none is, the
-    cheapest that seems to be is named, with the rows that would tell. Without answers the metrics
-    decide."""
+    """The `recommended` model; then the knee and the cheapest within 1% and 3%, by falling cost.
+    They are so by the upper end of their paired 95% interval; if none is, the cheapest that seems
+    to be is named, with the rows that would tell. Without answers the metrics decide."""
     first = recommended(view.run)
     wanted: dict[int, list[str]] = {} if first is None else {first.number: ["recommended"]}
     expected: dict[int, float | None] = {}
@@ -201,12 +194,9 @@ def _expected(view: ParetoView, chosen: FinishedTrial) -> float | None:
 
 
 def knee(front: Sequence[Measured]) -> int | None:
-    """Place of the knee in a front by rising cost; None if no point lies above the line that joins
-    its ends.
-
-    Both axes are scaled to [0, 1], costs by their logarithms where they are `wide`. The knee is the
-    point furthest above the line (Satopaa et al. 2011, "Finding a Kneedle in a haystack", without
-    smoothing); of equals the cheapest."""
+    """Place of the knee in a front by rising cost: the point furthest above the line that joins its
+    ends, of equals the cheapest; None if there is none above (Satopaa et al. 2011, "Finding a
+    Kneedle in a haystack"). Both axes are scaled to [0, 1], costs by logarithms if `wide`."""
     if len(front) < 3:
         return None
     worths, costs = [model.worth for model in front], [model.cost for model in front]

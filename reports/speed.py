@@ -1,4 +1,4 @@
-"""Speeds of a front's models: measured by `bench`, stored, read."""
+"""Speeds of a front's models: measured by `bench`, shown as a table, stored, read."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
 from objectives.cache import atomic_write_text
-from objectives.delivery.timings import Timing
+from objectives.delivery.timings import Bench, Timing
 from objectives.measures.bootstrap import Worth
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import check_teachers
-from orchestrator.runs.damage import damaged_files
-from orchestrator.runs.reading import REMEDY, as_record, as_type, read_json
+from orchestrator.runs.reading import REMEDY, as_record, as_type, damaged_files, read_json
 from orchestrator.runs.records import RunRecord
-from orchestrator.runs.results import UnprunedResult
+from orchestrator.runs.results import UnprunedResult, ratio_text
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.terminal import for_shell
 from reports.model_folders import kept_front, model_folder
-from reports.timings import shape_text, timings_document
 
 if TYPE_CHECKING:
-    from objectives.delivery.timings import Bench
     from objectives.students.bert.pretrained import Classifier
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
@@ -39,22 +41,15 @@ class Speed:
     """The front's models in one engine on one shape of batch, on one device."""
 
     engine: str
-    bits: int
-    """Bits of the weights in this engine."""
+    bits: int  # of the weights in this engine
     batch: int
-    length: int
-    """Tokens of each of the `batch` sequences; of texts the mean."""
-    texts: bool
-    """Whether the task's texts were timed, from text to label, on one thread."""
-    device: str
-    """Device with its threads, such as "cpu-2threads"."""
-    reference: str
-    """Reference of speed-ups: "unpruned", or the folder of another model."""
+    length: int  # tokens of each of the `batch` sequences; of texts the mean
+    texts: bool  # whether the task's texts were timed, from text to label, on one thread
+    device: str  # with its threads, such as "cpu-2threads"
+    reference: str  # of speed-ups: "unpruned", or the folder of another model
     reference_model: Timing
-    models: Mapping[int, Timing]
-    """Timings by the numbers of trials."""
-    counted: str
-    """The unit of the study's cost."""
+    models: Mapping[int, Timing]  # by the numbers of trials
+    counted: str  # the unit of the study's cost
 
     @property
     def unit(self) -> str:
@@ -67,9 +62,8 @@ class Speed:
     @property
     def unit_text(self) -> str:
         """The unit in words."""
-        where = re.sub(r"-(\d+)threads$", r", \1 threads", self.device).replace(
-            " 1 threads", " 1 thread"
-        )
+        where = re.sub(r"-(\d+)threads$", r", \1 threads", self.device)
+        where = where.replace(" 1 threads", " 1 thread")
         kind = " measured" if self.unit == self.counted else ""
         return f"ms{kind} in {self.engine}, {shape_text(*self.shape)} ({where})"
 
@@ -82,8 +76,10 @@ class Speed:
         """Timing of a trial, or of the reference."""
         return self.reference_model if trial is None else self.models[trial]
 
-    def unpruned_model(self, unpruned: UnprunedResult) -> Timing | None:
-        """Timing of the unpruned model; None if not timed, or if students are not cut from it."""
+    def timed(self, trial: int | None, unpruned: UnprunedResult) -> Timing | None:
+        """Timing of a trial, or of the unpruned model if students are cut from it; else None."""
+        if trial is not None:
+            return self.models.get(trial)
         cut_from = self.reference == "unpruned" and not unpruned.student_is_new
         return self.reference_model if cut_from else None
 
@@ -117,17 +113,9 @@ def front_milliseconds(run: RunRecord) -> dict[int, float]:
 
 
 def fastest(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> str:
-    """Milliseconds and megabytes in the fastest engine of one shape for a model, as text; None is
-    the unpruned model, and a model that was not timed has no text."""
-    timed = [
-        (model, speed.engine)
-        for speed in speeds
-        if (
-            model := speed.unpruned_model(run.unpruned)
-            if trial is None
-            else speed.models.get(trial)
-        )
-    ]
+    """Milliseconds and megabytes of a model in its fastest engine, as text; "" if not timed."""
+    models = [(speed.timed(trial, run.unpruned), speed.engine) for speed in speeds]
+    timed = [(model, engine) for model, engine in models if model is not None]
     if not timed:
         return ""
     model, engine = min(timed, key=lambda pair: pair[0].milliseconds)
@@ -195,8 +183,7 @@ def bench_front(run: RunRecord, study: Study | None = None, **settings: Any) -> 
 
 
 def teacher_of(run: RunRecord, study: Study, data: Inputs) -> Classifier:
-    """The fine-tuned teacher of a run, from its cache. Raises UserError if it is gone, and RunError
-    if it is no BERT that reads the students' tokens."""
+    """The fine-tuned teacher of a run, from its cache. Raises UserError if it is gone."""
     from objectives.session import Session
 
     session = Session(cache=RunFolder(run.folder).cache, seed=study.seed)
@@ -224,17 +211,65 @@ def inputs_of(run: RunRecord, study: Study) -> Inputs:
         study, inputs.text.fingerprint, inputs.checkpoint_fingerprint, beside=beside
     )
     was = run.definition
-    differs = [
-        name
-        for name in sorted(now.keys() | was.keys())
-        if name.startswith(("task.", "teacher.checkpoint")) and now.get(name) != was.get(name)
-    ]
-    if differs:
+    names = (n for n in now.keys() | was.keys() if n.startswith(("task.", "teacher.checkpoint")))
+    if differs := sorted(name for name in names if now.get(name) != was.get(name)):
         raise RunError(
             f"study '{study.name}' does not have the data of the run '{run.folder}' "
             f"({', '.join(differs)}); name the study file that the run was launched with"
         )
     return inputs
+
+
+def timings_document(bench: Bench) -> dict[str, Any]:
+    """Describe each model, engine and shape in a row; times in milliseconds, FLOPs as shares."""
+    rows = [asdict(timing) | {"median": timing.milliseconds} for timing in bench.timings]
+    return asdict(bench) | {"timings": rows}
+
+
+def timings_table(bench: Bench) -> Table:
+    """Table of megabytes, milliseconds, speed-ups over the reference and scores of fewer bits."""
+    conditions, reference = bench.conditions, escape(_short(bench.reference))
+    caption = [f"speed-up: times as fast as {reference} in its fastest float32"]
+    if any(timing.texts for timing in bench.timings):
+        how = "the task's own texts and tokenizer, one thread, processor time"
+        caption.append(f"text to label: {how}")
+    caption += [f"no {engine}: {escape(why)}" for engine, why in bench.skipped.items()]
+    table = Table(
+        title=f"one forward pass of batch x length, median of {conditions['rounds']}; "
+        f"{conditions['device']}, {conditions['threads']} threads",
+        caption="\n".join(caption),
+        box=SIMPLE_HEAD,
+        collapse_padding=True,  # a terminal is 80 columns wide
+    )
+    scored = any(timing.worth for timing in bench.timings)
+    last = ("metric", "held out") if scored else ()
+    for column in ("model", "FLOPs", "MB", "ms", "95%", "speed-up", *last):
+        if column == "model":
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
+    shape = attrgetter("engine", "batch", "length", "texts")
+    for (engine, *timed), group in groupby(bench.timings, shape):
+        table.add_row(f"[bold]{engine}\n{shape_text(*timed)}")
+        for timing in group:
+            worth = timing.worth
+            table.add_row(
+                *(escape(_short(timing.model)), ratio_text(timing.flops_ratio)),
+                *(f"{timing.megabytes:.1f}", f"{timing.milliseconds:.2f}", f"{timing.slow:.2f}"),
+                f"{timing.speed_up:.2f}",
+                *([f"{worth.metric:.4f}", f"{worth.heldout_metric:.4f}"] if worth else []),
+            )
+        table.add_section()
+    return table
+
+
+def shape_text(batch: int, length: int, texts: bool) -> str:
+    """Describe what was timed."""
+    return f"{batch} x text to label" if texts else f"{batch} x {length} tokens"
+
+
+def _short(folder: str) -> str:
+    return "/".join(Path(folder).parts[-3:])
 
 
 def keep_speeds(run: RunRecord, timed: Bench) -> Path:
@@ -286,7 +321,7 @@ def read_speeds(run: RunRecord) -> tuple[Speed, ...]:
 
 @dataclass(frozen=True)
 class _Document:
-    """Format of `reports.timings.timings_document`."""
+    """Format of `timings_document`."""
 
     reference: str
     conditions: Mapping[str, Any]
@@ -297,11 +332,9 @@ def _speeds(document: _Document, counted: str) -> tuple[Speed, ...]:
     groups: dict[tuple[Any, ...], dict[str, Timing]] = {}
     shape = attrgetter("engine", "bits", "batch", "length", "texts")
     for row in document.timings:
-        worth = row.get("worth")
-        timing = replace(
-            as_record(Timing, {**row, "worth": None}, "timings"),
-            worth=None if worth is None else as_record(Worth, worth, "timings.worth"),
-        )
+        if (worth := row.get("worth")) is not None:
+            worth = as_record(Worth, worth, "timings.worth")
+        timing = as_record(Timing, {**row, "worth": worth}, "timings")
         groups.setdefault(shape(timing), {})[timing.model] = timing
     if lacking := [shape for shape, group in groups.items() if document.reference not in group]:
         raise RunError(f"it has no times of {document.reference!r} in {lacking[0][0]}")

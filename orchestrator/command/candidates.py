@@ -18,7 +18,7 @@ from objectives.delivery.bench import UNPRUNED, timings_of
 from objectives.delivery.classify import Classifier
 from objectives.delivery.exported import load_model
 from objectives.delivery.reference import write_reference
-from objectives.delivery.timings import Bench, with_comparisons
+from objectives.delivery.timings import Bench, Timing, with_comparisons
 from objectives.engines.names import BITS, Engine
 from objectives.measures.measured import measured_flops
 from objectives.metric import Logits
@@ -47,8 +47,7 @@ class Candidates:
     """Models in folders of `scratch`, each in some of onnxruntime's engines."""
 
     inputs: Inputs
-    engines: Sequence[Engine]
-    """The answers of the unpruned model in the first engine are the reference for agreement."""
+    engines: Sequence[Engine]  # the unpruned model in the first is the reference for agreement
     scratch: Path
     say: Say
     rounded: set[int | None] = field(default_factory=set, init=False)
@@ -71,23 +70,18 @@ class Candidates:
             self.rounded.add(number)
         for engine in self.engines:
             self.say(f"writing {named(number)} for {engine}")
-            deployed.deploy(
-                self.folder(number, engine), model, tokenizer, engine, length, files, cut, texts
-            )
+            folder = self.folder(number, engine)
+            deployed.deploy(folder, model, tokenizer, engine, length, files, cut, texts)
 
     def add_trial(self, run: RunRecord, number: int) -> None:
         """Write the model of a finished trial of a run of these inputs."""
         folder = model_folder(run, number)
         self.add(number, load_model(folder), Checkpoint(str(folder)).tokenizer)
 
-    def classifier(self, number: int | None, engine: str, threads: int = 1) -> Classifier:
-        """Open a model that was written."""
-        return Classifier(self.folder(number, engine), threads)
-
     def seconds_of_an_answer(self, number: int | None, engine: str) -> float:
         """Time one text among some, on all cores."""
         texts = spread(deployed.texts_of(self.inputs, "select"), _TIMED)
-        classifier = self.classifier(number, engine, threads=0)
+        classifier = Classifier(self.folder(number, engine), threads=0)
         deployed.answers_to(classifier, texts)  # it warms up
         began = time.monotonic()
         deployed.answers_to(classifier, texts)
@@ -108,11 +102,8 @@ class Candidates:
         for number, engine, cost in self._fastest(run, numbers, keep):
             self.say(f"{named(number, engine)}: {cost:.2f} ms per text; scoring it")
             members.append(Member(number, cost, self._answers(run, number, engine), engine))
-        original = next(
-            member.logits
-            for member in members
-            if (member.number, member.engine) == (None, self.engines[0])
-        )
+        first = (None, self.engines[0])
+        original = next(m.logits for m in members if (m.number, m.engine) == first)
         return members, GateRows(
             metric=self.inputs.task.metric,
             labels=judged_rows.labels,
@@ -126,7 +117,8 @@ class Candidates:
         """Number, fastest engine, its milliseconds; the unpruned model has one entry an engine."""
         keys = [(number, engine) for number in numbers for engine in self.engines]
         texts = spread(deployed.texts_of(self.inputs, "select"), _TIMED)
-        times = deployed.text_to_label([self.classifier(*key) for key in keys], texts, say=self.say)
+        opened = [Classifier(self.folder(*key)) for key in keys]
+        times = deployed.text_to_label(opened, texts, say=self.say)
         if keep:
             self._keep(run, numbers, times)
         means = dict(zip(keys, times.mean(axis=0).tolist(), strict=True))
@@ -142,30 +134,19 @@ class Candidates:
         self, run: RunRecord, numbers: Sequence[int | None], times: NDArray[np.float64]
     ) -> None:
         """Put milliseconds (texts, numbers x engines) on the page of the run."""
-        names = {
-            number: UNPRUNED if number is None else str(model_folder(run, number))
-            for number in numbers
-        }
+        names = {n: UNPRUNED if n is None else str(model_folder(run, n)) for n in numbers}
         flops_of_trial = {trial.number: trial.result.flops for trial in run.finished}
         flops = {names[number]: flops_of_trial[number] for number in numbers if number is not None}
         flops[UNPRUNED] = self.flops[None]
         length = round(np.mean(spread(self.inputs.split("select").lengths.tolist(), _TIMED)))
-        timings = [
-            timing
-            for index, engine in enumerate(self.engines)
-            for timing in timings_of(
-                engine,
-                times[:, index :: len(self.engines)],
-                {
-                    name: next(self.folder(number, engine).glob("model*")).stat().st_size
-                    for number, name in names.items()
-                },
-                1,
-                length,
-                lambda name, _: flops[name],
-                texts=True,
+        timings: list[Timing] = []
+        for index, engine in enumerate(self.engines):
+            folders = ((name, self.folder(number, engine)) for number, name in names.items())
+            sizes = {name: next(path.glob("model*")).stat().st_size for name, path in folders}
+            timed = times[:, index :: len(self.engines)]
+            timings += timings_of(
+                engine, timed, sizes, 1, length, lambda name, _: flops[name], texts=True
             )
-        ]
         conditions: dict[str, str | int] = {"device": "cpu", "threads": 1}
         keep_speeds(run, Bench(UNPRUNED, with_comparisons(timings, UNPRUNED), {}, conditions))
 
@@ -177,11 +158,9 @@ class Candidates:
             logits = unpruned if number is None else read_answers(run, number)
             if logits is not None:
                 return logits
-        classifier = self.classifier(number, engine, threads=0)
-        return {
-            role: deployed.answers_to(classifier, deployed.texts_of(self.inputs, role))
-            for role in ("select", "heldout")
-        }
+        classifier = Classifier(self.folder(number, engine), threads=0)
+        texts = {role: deployed.texts_of(self.inputs, role) for role in ("select", "heldout")}
+        return {role: deployed.answers_to(classifier, read) for role, read in texts.items()}
 
     def deploy(
         self,
@@ -194,11 +173,9 @@ class Candidates:
         *,
         replace: bool = False,
     ) -> Deployed:
-        """Write the chosen model or cascade to `out`; a single trial's model with all files of an
-        export. Its scores are measured on the written folder. `promised` is the agreement of a gate
-        that it passed; otherwise the folder promises what its held-out answers show: the share that
-        equals `original`, classes of the unpruned model, by default those of `rows`. With `replace`
-        it replaces what is there."""
+        """Write the chosen model or cascade to `out`, with all files of an export if it is a
+        trial's, and measure it there. It promises the agreement of a gate that it passed, or the
+        share of held-out answers that equal `original`, by default those of `rows`."""
         served = self.scratch / "found"
         served.mkdir()
         self._write(served, found)
@@ -241,7 +218,8 @@ class Candidates:
     ) -> tuple[Deployed, NDArray[Any]]:
         """Measure times and answers of `folder`, which becomes `out`; also returns its classes."""
         texts = deployed.texts_of(self.inputs, "heldout")
-        opened = [Classifier(folder), *(self.classifier(None, engine) for engine in self.engines)]
+        others = (self.folder(None, engine) for engine in self.engines)
+        opened = [Classifier(path) for path in (folder, *others)]
         times = deployed.text_to_label(opened, spread(texts, 2 * _TIMED), say=self.say)
         means = times.mean(axis=0).tolist()
         parallel = Classifier(folder, threads=0)

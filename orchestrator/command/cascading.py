@@ -1,5 +1,4 @@
-"""`cascade`: models of a run in one folder, each asked where the one before it is unsure. They are
-timed on the run's own texts; the cheapest cascade that passes the gate is written."""
+"""`cascade`: models of a run in one folder, each asked where the one before it is unsure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +21,7 @@ from reports.exporting.export import check_free
 from reports.model_folders import kept_front
 from reports.speed import inputs_of, teacher_of
 
-FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")
-"""Engines to choose from: each model takes the faster one."""
+FASTER: tuple[Engine, ...] = ("onnxruntime", "onnxruntime-int8")  # each model takes the faster
 _AGREEMENT = 0.99  # gate if none is named
 _MOST = 8  # models that are tried
 
@@ -32,15 +30,13 @@ _MOST = 8  # models that are tried
 class Gate:
     """Condition that the written model or cascade must meet."""
 
-    name: str
-    """Argument that sets it: min_agreement, min_metric, min_metric_kept or max_ms."""
+    name: str  # the argument that sets it: min_agreement, min_metric, min_metric_kept or max_ms
     aim: float
     metric: str
 
     @classmethod
     def of(cls, metric: str, agreement: float, aims: Mapping[str, float | None]) -> "Gate":
-        """Make the gate from the caller's arguments, by default this agreement. Raises RunError
-        for an invalid gate, or for several."""
+        """Make the gate from the caller's arguments; RunError if it is invalid, or for several."""
         given = {name: aim for name, aim in aims.items() if aim is not None}
         if len(given) > 1:
             raise RunError("name only one gate", *aims)

@@ -67,7 +67,6 @@ def _options(
 
 
 def _again(context: typer.Context) -> str:
-    """The running command, quoted for a shell."""
     return shlex.join(["maskfront", *context.obj])
 
 
@@ -79,17 +78,11 @@ def show_end(run: "RunRecord", console: Console, study_file: Path | None = None)
     reading.show_front(run, console)
     folder, best = for_shell(run.folder), recommended(run)
     scored = "" if study_file is None else f" --study-file {for_shell(study_file)}"
-    lines = [
-        f"report     {RunFolder(run.folder).report}",
-        f"dashboard  maskfront dashboard {folder}",
-    ]
+    say(console, f"report     {RunFolder(run.folder).report}")
+    say(console, f"dashboard  maskfront dashboard {folder}")
     if best:
-        lines += [
-            f"bench      maskfront bench {folder}{scored}",
-            f"export     maskfront export {folder} --trial {best.number} --out my-model",
-        ]
-    for line in lines:
-        say(console, line)
+        say(console, f"bench      maskfront bench {folder}{scored}")
+        say(console, f"export     maskfront export {folder} --trial {best.number} --out my-model")
 
 
 @app.command("compress")
@@ -231,16 +224,10 @@ def _polish(
     from orchestrator.command.polishing import polish
     from orchestrator.runs.records import read_run
 
-    record, console = read_run(run), Console()
+    record, console, again = read_run(run), Console(), _again(context)
     with unattended(), interrupted("finished trials are kept, polish again to go on"):
-        polished = polish(
-            record,
-            load_study_of(study_file or launched_file(run), record.name),
-            trials=trial,
-            command=_again(context),
-            console=console,
-            **options,
-        )
+        study = load_study_of(study_file or launched_file(run), record.name)
+        polished = polish(record, study, trials=trial, command=again, console=console, **options)
     show_end(polished, console)
 
 

@@ -1,13 +1,13 @@
-"""`compress`: from a classifier and texts to a small and fast model in minutes, by a study of cuts,
-cells and a distilled cut. The fastest model or cascade that passes a gate is written."""
+"""`compress`: from a classifier and texts to a fast model, by a study of cuts and cells."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -179,11 +179,11 @@ def compress(
         began_writing = left()
         original = Checkpoint(model)
         candidates.add(None, ready(original, inputs.text, "cpu"), original.tokenizer)
-        reserve = max(0.1 * total, _SERVED * (began_writing - left()))
-        reserve = min(reserve, 0.5 * total)
+        reserve = min(max(0.1 * total, _SERVED * (began_writing - left())), 0.5 * total)
+        start = partial(launch, command=command, console=console)
 
         def tried(knobs: Sequence[planning.Knobs]) -> Run:
-            return _tried(study, knobs, left() - reserve, command, console, say)
+            return _tried(study, knobs, left() - reserve, start, say)
 
         run = tried(planning.at_once(sizes, bool(small)))
         _check_worth(study, inputs, run)
@@ -216,10 +216,8 @@ def compress(
             choice_of(deployed, run.task_metric, verdict, points).keep(run)
         finally:
             write_report([run], run.folder / "report.html")
-    advice = (*fewer, *planning.advice(run, sizes))
-    return Compressed(
-        run=run, deployed=deployed, passed=passed, seconds=total - left(), advice=advice
-    )
+    advice, seconds = (*fewer, *planning.advice(run, sizes)), total - left()
+    return Compressed(run=run, deployed=deployed, passed=passed, seconds=seconds, advice=advice)
 
 
 def _check_out(out: Path) -> None:
@@ -231,26 +229,17 @@ def _check_out(out: Path) -> None:
 
 
 def _tried(
-    study: Study,
-    knobs: Sequence[planning.Knobs],
-    seconds: float,
-    command: str | None,
-    console: Console | None,
-    say: Say,
+    study: Study, knobs: Sequence[planning.Knobs], left: float, start: Callable[..., Run], say: Say
 ) -> Run:
-    """Launch trials with these knobs beside the run's earlier ones, as far as the seconds go."""
+    """Start trials with these knobs beside the run's earlier ones, in the seconds that are left."""
     folder = Path("runs") / study.name
     earlier = run_in(folder)
     had = [dict(trial.knobs) for trial in earlier.finished] if earlier else []
     first = (*had, *(planned for planned in knobs if planned not in had))
-    seconds = max(1.0, seconds)
+    seconds = max(1.0, left)
+    planned_study = replace(study, first=first, trials=len(first), trial_timeout=seconds)
     try:
-        return launch(
-            replace(study, first=first, trials=len(first), trial_timeout=seconds),
-            timeout=seconds,
-            command=command,
-            console=console,
-        )
+        return start(planned_study, timeout=seconds)
     except RunError as error:
         if (run := run_in(folder)) is None:
             raise
@@ -426,9 +415,8 @@ def _study(
     in_int8 = many and choose_device("auto") == "cpu"
     engine: Engine = FASTER[-1] if in_int8 else "eager"
     speed = planning.answer_times(model, student, counts.some, max_length, in_int8=in_int8)
-    sizes = planning.affordable(
-        counts.texts, unlabelled, _ANSWERING * seconds, speed, counts.labels
-    )
+    answering = _ANSWERING * seconds
+    sizes = planning.affordable(counts.texts, unlabelled, answering, speed, counts.labels)
     if min(sizes.train, sizes.heldout) < counts.labels:
         raise UserError(
             f"'{source}' has {counts.texts:,} texts with one of {counts.labels} labels; give about "
@@ -471,9 +459,8 @@ def _chosen(
 ) -> tuple[Cascade, bool]:
     """Choose the model; also returns whether it passes the gate. Raises RunError if none does."""
     pairs = list(pairs_of(members, rows))
-    unpruned = next(
-        member for member in members if (member.number, member.engine) == (None, FASTER[0])
-    )
+    first = (None, FASTER[0])
+    unpruned = next(member for member in members if (member.number, member.engine) == first)
     cascade = gate.best(pairs, 0.999 * unpruned.cost)
     if cascade is not None and cascade.cost < unpruned.cost:
         return cascade, True

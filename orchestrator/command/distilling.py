@@ -1,5 +1,4 @@
-"""`distil`: from a pretrained model and raw text to a smaller pretrained model, a checkpoint that
-any study can name as its student."""
+"""`distil`: from a pretrained model and raw text to a smaller one, for studies as a student."""
 
 import math
 from collections.abc import Sequence
@@ -94,14 +93,12 @@ def distil(
         texts = [(line,) for line in dict.fromkeys(lines) if line.strip()]
     if not texts:
         raise UserError(f"file '{text}' holds no text")
-    tokenizer, small = pretrained.Checkpoint(teacher).tokenizer, keep_layers(large, student_layers)
+    checkpoint, small = pretrained.Checkpoint(teacher), keep_layers(large, student_layers)
+    tokenizer = checkpoint.tokenizer
     longest, labels = min(_LONGEST, large.config.max_position_embeddings), np.zeros(len(texts), int)
     rows = tokenise(Examples(texts, labels), "train", tokenizer, longest)
     training = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
-    made_of = {
-        "teacher": pretrained.Checkpoint(teacher).fingerprint,
-        "layers": list(student_layers),
-    }
+    made_of = {"teacher": checkpoint.fingerprint, "layers": list(student_layers)}
     key = content_key({**training, **made_of, "text": rows.fingerprint})
     begun = out.with_name(f".{out.name}.begun-{key}")
     with Progress(console=console) as bars:

@@ -98,9 +98,11 @@ def launch(
     options.applied(study)  # refuses what cannot be launched before it is looked up in a file
     file = file_of(study)
     study_file = _shown(file) if file and is_named(study) else None
-    following = Following(
-        command or _command(), _source(study, file), study_file, note=partial(say, console)
-    )
+    if file is None:  # in a notebook
+        source = f"study = {pformat(study, width=100)}\n"
+    else:
+        source = file.read_text(encoding="utf-8", errors="replace")
+    following = Following(command or _command(), source, study_file, note=partial(say, console))
     in_process = (options.workers, backend, cluster) == (1, "loky", None)
     engine = run_study if in_process else launch_workers
     called: Sequence[Callback] = [following, *callbacks] if report else callbacks
@@ -131,10 +133,3 @@ def _shown(file: Path) -> str:
     """Relative path of a file, or its name: a report reveals no home directory."""
     here, file = Path.cwd(), file.absolute()
     return str(file.relative_to(here)) if file.is_relative_to(here) else file.name
-
-
-def _source(study: Study, file: Path | None) -> str:
-    """Text of the file that defines the study; in a notebook its repr."""
-    if file is None:
-        return f"study = {pformat(study, width=100)}\n"
-    return file.read_text(encoding="utf-8", errors="replace")

@@ -15,24 +15,15 @@ from orchestrator.signals import interruptible
 from orchestrator.terminal import say_to_stderr
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Types of options, by the annotation of the parameter, with what typer is told about each.
-_TYPES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "bool": (bool, {}),
-    "int": (int, {}),
-    "float": (float, {}),
-    "str": (str, {}),
-    "str | Path": (Path, {}),
-    "Path": (Path, {}),
-    "Backend": (Literal["loky", "dask", "ray"], {}),
-    "str | Path | Rows": (Path, {}),
-    "Engine": (str, {}),
-    "Metric": (str, {}),
-    # typer takes no other union than that with None
-    "PopulationSize": (
-        Any,
-        {"metavar": "K|auto", "parser": lambda text: text if text == "auto" else int(text)},
-    ),
+# Types of options, by the annotation of the parameter; typer takes no other union than with None.
+_TYPES: dict[str, Any] = {
+    **{kind.__name__: kind for kind in (bool, int, float, str, Path)},
+    **dict.fromkeys(("str | Path", "str | Path | Rows"), Path),
+    **dict.fromkeys(("Engine", "Metric"), str),
+    "Backend": Literal["loky", "dask", "ray"],
+    "PopulationSize": Any,
 }
+_SIZE = {"metavar": "K|auto", "parser": lambda text: text if text == "auto" else int(text)}
 _PARAMETER = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _CODE = re.compile(r"`([^`]+)`")
 _Verb = TypeVar("_Verb", bound=Callable[..., None])
@@ -106,13 +97,12 @@ def _options(source: str) -> Iterator[inspect.Parameter]:
         annotation = "" if argument.annotation is None else ast.unparse(argument.annotation)
         if annotation.removesuffix(" | None") not in _TYPES:
             continue
-        kind, settings = _TYPES[annotation.removesuffix(" | None")]
+        kind = _TYPES[annotation.removesuffix(" | None")]
+        settings: dict[str, Any] = _SIZE if kind is Any else {}
         if annotation.endswith("None") and kind is not Any:
             kind = kind | None
-        text = _CODE.sub(
-            lambda code: flag(code[1]) if code[1] in texts else code[1],
-            " ".join(texts[argument.arg].split()),
-        )
+        line = " ".join(texts[argument.arg].split())
+        text = _CODE.sub(lambda code: flag(code[1]) if code[1] in texts else code[1], line)
         # The name keeps typer from adding --no-... to a bool.
         option = typer.Option(flag(argument.arg), help=f"{text[:1].upper()}{text[1:]}", **settings)
         yield inspect.Parameter(
@@ -126,17 +116,13 @@ def _options(source: str) -> Iterator[inspect.Parameter]:
 def _declaration(module: str, name: str) -> ast.FunctionDef:
     """Find a function, or a method "Class.name", in the source of its module, which is not
     imported: help must not wait for torch."""
-    body = _module(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
-    *classes, function = name.split(".")
-    for owner in classes:
-        body = next(
-            node.body for node in body if isinstance(node, ast.ClassDef) and node.name == owner
-        )
-    return next(
-        node for node in body if isinstance(node, ast.FunctionDef) and node.name == function
-    )
+    node: Any = _module(_ROOT.joinpath(*module.split(".")).with_suffix(".py"))
+    for part in name.split("."):
+        node = next(inner for inner in node.body if getattr(inner, "name", None) == part)
+    assert isinstance(node, ast.FunctionDef)
+    return node
 
 
 @cache
-def _module(file: Path) -> list[ast.stmt]:
-    return ast.parse(file.read_text(encoding="utf-8")).body
+def _module(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))

@@ -79,8 +79,7 @@ _DISTILLED = 0.25
 # Times as long as a cell of one block, 128 wide: of words alone, of two blocks, 256 wide.
 _WORDS, _SECOND_BLOCK, _WIDE = 0.4, 1.5, 4
 _NOISED = 3  # rows more for each text, for a cell that learns from such rows, too
-ROUNDS = 4
-"""Most plans of a call: each has better measurements of how long training takes here."""
+ROUNDS = 4  # most plans of a call: each has better measurements of how long training takes here
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,9 @@ class AnswerTimes:
     """Seconds to answer one text, in batches on the device that trains."""
 
     teacher: float
-    teaching: float
-    """Seconds of the teacher in the engine in which it answers train rows."""
-    student: float | None = None
-    """Seconds of the checkpoint that `student` names, if any."""
-    training: float = 1.0
-    """Share of these seconds, of float32, that a pass of a training takes."""
+    teaching: float  # of the teacher in the engine in which it answers train rows
+    student: float | None = None  # of the checkpoint that `student` names, if any
+    training: float = 1.0  # share of these seconds, of float32, that a pass of a training takes
 
 
 @dataclass(frozen=True)
@@ -104,8 +100,7 @@ class RoleSizes:
     alpha: int
     select: int
     heldout: int
-    unlabelled: int | None = None
-    """Further rows that students learn from, where the others have labels."""
+    unlabelled: int | None = None  # further rows that students learn from, if others have labels
 
     @classmethod
     def of(cls, texts: int, labels: int = 1) -> Self:
@@ -148,17 +143,10 @@ def answer_times(
 ) -> AnswerTimes:
     """Time the models on the device that trains. Raises UserError for one that is no classifier."""
     device = choose_device("auto")
-    teacher, *others = (
-        _seconds_of_an_answer(checkpoint, some, max_length, device)
-        for checkpoint in (model, student)
-        if checkpoint
-    )
-    return AnswerTimes(
-        teacher=teacher,
-        teaching=teacher * (share_of_int8() if in_int8 else 1.0),
-        student=others[0] if others else None,
-        training=share_of_training(device),
-    )
+    named = [model, student] if student else [model]
+    teacher, *others = (_seconds_of_an_answer(name, some, max_length, device) for name in named)
+    teaching = teacher * (share_of_int8() if in_int8 else 1.0)
+    return AnswerTimes(teacher, teaching, next(iter(others), None), share_of_training(device))
 
 
 def _seconds_of_an_answer(model: str, some: Examples, max_length: int, device: str) -> float:
@@ -236,8 +224,7 @@ class _Plan:
     """Trials that a run lacks, as many as the seconds allow."""
 
     run: RunRecord
-    left: float
-    """Seconds that no trial of the plan takes."""
+    left: float  # seconds that no trial of the plan takes
     knobs: list[Knobs] = field(default_factory=list)
 
     def want(self, knobs: Knobs, takes: float) -> None:
@@ -375,12 +362,9 @@ def _seconds_of_a_step(run: RunRecord, train: int) -> float | None:
 
 def _had(run: RunRecord, knobs: Knobs) -> FinishedTrial | None:
     """The first finished trial that was the same, and trained nearly as long."""
+    trained = {name: value for name, value in knobs.items() if name.endswith("epochs")}
     for trial in run.finished:
-        if trial.knobs.keys() == knobs.keys() and all(
-            trial.knobs[name] >= _NEARLY * value
-            if name.endswith("epochs")
-            else trial.knobs[name] == value
-            for name, value in knobs.items()
-        ):
+        alike = trial.knobs.keys() == knobs.keys() and {**trial.knobs, **trained} == knobs
+        if alike and all(trial.knobs[name] >= _NEARLY * value for name, value in trained.items()):
             return trial
     return None

@@ -85,11 +85,7 @@ def _status(
     if run is not None and (runs := runs_in(run)) not in ([], [run]):
         _show_runs(runs, Console(), as_json=as_json)
         return
-    if run is not None:
-        state = run_status(run)
-    else:
-        assert storage is not None
-        state = storage_status(storage, name)
+    state = storage_status(str(storage), name) if run is None else run_status(run)
     if as_json:
         typer.echo(json.dumps(state.document(), indent=2))
     else:
@@ -129,12 +125,8 @@ def _front(run: RunPath, as_json: AsJson = False) -> None:
 
     record = read_run(run)
     if as_json:
-        pick = expected_of(pareto_view(record))
-        expected = pick and {
-            "trial": pick.trial.number,
-            "why": pick.reasons,
-            "metric": pick.expected,
-        }
+        row = expected_of(pareto_view(record))
+        expected = row and {"trial": row.trial.number, "why": row.reasons, "metric": row.expected}
         typer.echo(json.dumps({**front_document(record), "expected": expected}, indent=2))
     else:
         show_front(record, Console())
@@ -241,8 +233,7 @@ def _bench(
     from orchestrator.runs.records import read_run
     from orchestrator.runs.run_folder import RunFolder
     from reports.figures.compressed import read_choice
-    from reports.speed import bench_front, keep_speeds
-    from reports.timings import timings_document, timings_table
+    from reports.speed import bench_front, keep_speeds, timings_document, timings_table
 
     quiet_libraries()
     of_front = len(models) == 1 and RunFolder(models[0]).exists()

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from reports.exporting.deployed_card import Deployed
     from reports.exporting.export import Exported
 
-
 _WIDE = 200  # of a line that nobody breaks
 
 

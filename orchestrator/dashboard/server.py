@@ -90,7 +90,6 @@ def application(source: str | Path) -> App:
     def artifacts() -> Iterator[Any]:
         return stores_of(_homes(readable()))
 
-    readable()  # says at once what is wrong with all of them
     return _guarded_view(sources, artifacts, lambda: [RunFolder(run).storage for run in readable()])
 
 

@@ -52,8 +52,7 @@ class Source:
         return [s for s in studies if name in (None, s.study_name, s.user_attrs.get(TEACHER_OF))]
 
 
-Sources = Mapping[str, Source]
-"""Sources by the name to show; with an empty name a study keeps its own."""
+Sources = Mapping[str, Source]  # by the name to show; with an empty name a study keeps its own
 
 
 class DashboardView(BaseStorage):
@@ -216,8 +215,7 @@ class _Known:
     headers: list[tuple[str, str]]
     study: dict[str, Any]
     trials: int
-    ended: int
-    """Number of the first trials that have ended and cannot change."""
+    ended: int  # how many of the first trials have ended and cannot change
 
 
 def guarded(app: App, state: Callable[[], object], forget: Callable[[], object]) -> App:
@@ -270,8 +268,7 @@ def _detail(
     answered: dict[str, _Known],
     state: object,
 ) -> Iterable[bytes]:
-    """Answer with a study, its best trials among the feasible ones, and the trials that the browser
-    lacks or that were running when it last asked."""
+    """Answer with a study, its best feasible trials, and the trials that the browser may lack."""
     query = re.fullmatch(r"after=(\d+)", environ.get("QUERY_STRING", ""))
     after, path, trials = int(query[1]) if query else 0, environ["PATH_INFO"], []
     answer, first = answered.get(path), 0
@@ -298,7 +295,6 @@ def _detail(
 
 
 def _asked(app: App, environ: Environ) -> tuple[dict[str, Any], bytes]:
-    """Call the dashboard: status and headers, and the body."""
     response: dict[str, Any] = {}
 
     def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> None:
@@ -309,17 +305,12 @@ def _asked(app: App, environ: Environ) -> tuple[dict[str, Any], bytes]:
 
 
 def _best(trials: list[Mapping[str, Any]], directions: list[str]) -> list[Mapping[str, Any]]:
-    """The feasible trials that no other feasible one dominates. In a run each trial has constraints
-    but for those of another program."""
+    """Feasible trials that no other dominates. Those of another program have no constraints."""
     signs = [-1 if direction == "maximize" else 1 for direction in directions]
     constrained = any(trial["constraints"] for trial in trials)
-    feasible = [
-        trial
-        for trial in trials
-        if trial["state"] == "Complete"
-        and bool(trial["constraints"]) == constrained
-        and all(value <= 0 for value in trial["constraints"])
-    ]
+    alike = (trial for trial in trials if bool(trial["constraints"]) == constrained)
+    finished = (trial for trial in alike if trial["state"] == "Complete")
+    feasible = [t for t in finished if all(value <= 0 for value in t["constraints"])]
     values = [[float(value) for value in trial["values"]] for trial in feasible]
     losses = np.array(values).reshape(-1, len(signs)) * signs
     ranks = non_domination_ranks(losses, np.zeros(len(feasible)))

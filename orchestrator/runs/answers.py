@@ -34,8 +34,7 @@ class JudgedRows:
     labels: Mapping[str, NDArray[Any]]
     """(rows,) of "select" and "heldout": int64, classes; or float32, numbers. Where the task has
     none, the classes that the teacher named."""
-    unpruned: Mapping[str, Logits]
-    """Logits of the teacher in the study's engine."""
+    unpruned: Mapping[str, Logits]  # of the teacher in the study's engine
 
 
 def write_rows(
@@ -55,8 +54,7 @@ def write_rows(
 
 
 def check_teachers(folder: RunFolder, teachers: Mapping[str, Logits]) -> None:
-    """Compare logits (rows, C) on the selection rows, by task, with those that the run began with.
-    Raises RunError where they differ by more than rounding."""
+    """Raise RunError if logits (rows, C) of the selection rows, by task, are not the run's own."""
     arrays = _read(folder.rows) or {}
     for task, logits in teachers.items():
         was = arrays.get(f"{_TEACHER}{task}", logits)
@@ -74,10 +72,8 @@ def read_rows(run: RunRecord) -> JudgedRows | None:
     """Read labels and the unpruned model's logits; None if there are none or they are damaged."""
     arrays = _read(RunFolder(run.folder).rows)
     try:
-        rows = JudgedRows(
-            labels={role: arrays[f"labels.{role}"] for role in _ROLES},
-            unpruned={role: arrays[role] for role in _ROLES},
-        )
+        labels = {role: arrays[f"labels.{role}"] for role in _ROLES}
+        rows = JudgedRows(labels, {role: arrays[role] for role in _ROLES})
         alike = all(len(rows.labels[role]) == len(rows.unpruned[role]) for role in _ROLES)
     except (KeyError, TypeError):
         return None
@@ -102,9 +98,8 @@ def read_answers(run: RunRecord, trial: int) -> dict[str, Logits] | None:
 
 
 def other_values(run: RunRecord, metric: Metric | OwnMetric) -> dict[int, dict[str, float]]:
-    """Score the kept logits of finished trials by another metric: its value on "select" and
-    "heldout" by trial, without trials whose logits are gone. Raises RunError for regression, for
-    several labels a text, and for a run that kept no logits."""
+    """Score finished trials by another metric: its value on "select" and "heldout", by trial.
+    Raises RunError for regression, for several labels a text, and without kept logits."""
     if not callable(metric) and metric not in OF_CLASSES:
         names = ", ".join(OF_CLASSES)
         raise RunError(f"no metric '{metric}'; choose {names}, or a function", "metric")

@@ -67,8 +67,7 @@ class LinkingStore(FileSystemArtifactStore):
 
 @cache
 def bucket_store(url: str) -> Boto3ArtifactStore:
-    """Open s3://BUCKET; boto3 takes address and keys from AWS_ENDPOINT_URL and the like. Raises
-    RunError for another URL, and if boto3 is missing."""
+    """Open s3://BUCKET; boto3 takes address and keys from AWS_ENDPOINT_URL and the like."""
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc or parts.path.strip("/"):
         raise RunError(f"'{url}' must be s3://BUCKET, without a path", "artifacts")
@@ -112,8 +111,7 @@ def set_artifact_store(optuna_study: optuna.Study, url: str | None) -> None:
 
 
 def stores_of(studies: Sequence[tuple[Mapping[str, Any], RunFolder | None]]) -> Iterator[Any]:
-    """Stores from which artifacts can be read, of studies with these attributes and folders: the
-    folders first, then the buckets that can be opened."""
+    """Stores of studies with these attributes and folders: the folders, then buckets that open."""
     for _, folder in studies:
         if folder is not None:
             yield LinkingStore(folder.artifacts)
@@ -126,8 +124,7 @@ def stores_of(studies: Sequence[tuple[Mapping[str, Any], RunFolder | None]]) -> 
 def upload(
     files: Sequence[Path], trial: optuna.Trial, optuna_study: optuna.Study, folder: RunFolder
 ) -> str:
-    """Upload the files of a trial as artifacts; returns what went wrong with a bucket, or "". The
-    files lie in the run folder, too, so a bucket that is away costs no trial."""
+    """Upload a trial's files, which lie in the run folder too; returns what a bucket refused."""
     url = optuna_study.user_attrs.get(ARTIFACTS)
     try:
         store = _store_at(url, folder)
@@ -155,5 +152,4 @@ def remove_artifacts(
 
 
 def _store_at(url: str | None, folder: RunFolder) -> LinkingStore | Boto3ArtifactStore:
-    """Store of the bucket, or of the run folder if `url` is None."""
     return LinkingStore(folder.artifacts) if url is None else bucket_store(url)

@@ -8,17 +8,13 @@ from orchestrator.runs.records import TrialRecord
 
 
 class BusyClock:
-    """Seconds in which at least one trial ran, up to a moment (seconds since 1970), so that the
-    night between two launches does not count. False if no trial has a time."""
+    """Seconds in which any trial ran, up to a moment: nights between launches do not count."""
 
     def __init__(self, trials: Sequence[TrialRecord]):
         times = [time for t in trials for time in (t.started, t.ended) if time is not None]
         latest = max(times, default=0.0)
-        spans = sorted(
-            (t.started, latest if t.ended is None else t.ended)
-            for t in trials
-            if t.started is not None
-        )
+        begun = [(t.started, t.ended) for t in trials if t.started is not None]
+        spans = sorted((start, latest if end is None else end) for start, end in begun)
         busy: list[tuple[float, float]] = []
         for start, end in spans:
             if busy and start <= busy[-1][1]:

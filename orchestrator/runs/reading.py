@@ -1,19 +1,22 @@
-"""Check values read from JSON: a run folder may be damaged, another version's or a stranger's."""
+"""Check what is read from a run folder: it may be damaged, another version's or a stranger's."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from math import inf
 from pathlib import Path
 from reprlib import repr  # a few levels and characters
 from typing import Any, TypeVar
 
+from safetensors import SafetensorError, safe_open
+
 from objectives.errors import first_line, types_of, wanted
 from orchestrator.errors import RunError
 
 Record = TypeVar("Record")
-REMEDY = "; restore it from a copy"
-"""Ending of each error message."""
+REMEDY = "; restore it from a copy"  # the end of each error message
+# Weights of a trial may be gone, deleted to make room, but not the files that say what it is.
+_NEEDED = ("architecture.json", "result.json")
 _HUGE = 1e100  # what JSON may say and no number of a run is; to compute with it overflows
 
 
@@ -42,8 +45,7 @@ def as_type(hint: Any, value: Any, where: str) -> Any:
 
 
 def as_record(kind: type[Record], value: Any, where: str) -> Record:
-    """Make a dataclass of the keys that it has; others are ignored, as a newer version may have
-    written more. Raises RunError as `as_type`, and if a key is missing."""
+    """Make a dataclass of the keys that it has, ignoring others. Raises RunError as `as_type`."""
     document = value if isinstance(value, dict) else as_type(Mapping[str, Any], value, where)
     types, values = types_of(kind), {}
     for field in fields(kind):  # type: ignore[arg-type]  # a class of a dataclass
@@ -68,3 +70,32 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, int | float) and _HUGE < abs(value) < inf:
         raise OverflowError
     return value
+
+
+def damages(folder: Path) -> list[str]:
+    """Lines on a trial's damaged files, by path in `folder`, and on needed ones that are gone."""
+    gone = [name for name in _NEEDED if folder.is_dir() and not (folder / name).exists()]
+    files = [*folder.glob("*"), *folder.glob("*/**/*")]  # a model may be a link
+    files = [file for file in files if not file.name.startswith("._")]  # macOS adds them to copies
+    return [f"{name} is gone" for name in gone] + damaged_files(folder, files)
+
+
+def damaged_files(folder: Path, files: Iterable[Path]) -> list[str]:
+    """Lines on the damaged files among `files`. Raises RunError for one that may not be read."""
+    lines = []
+    for file in sorted(files):
+        try:
+            if file.suffix == ".json" and file.is_file():
+                json.loads(file.read_bytes())
+            elif file.suffix == ".safetensors" and file.is_file():
+                file.open("rb").close()  # safetensors calls a file that may not be read missing
+                with safe_open(file, framework="np"):
+                    pass
+        except (ValueError, RecursionError) as error:
+            lines.append(f"{file.relative_to(folder).as_posix()} is not JSON ({error})")
+        except PermissionError as error:
+            raise RunError(f"'{file}' may not be read by this account") from error
+        except SafetensorError as error:
+            reason = f"is cut short or not safetensors ({file.stat().st_size:,} bytes: {error})"
+            lines.append(f"{file.relative_to(folder).as_posix()} {reason}")
+    return lines

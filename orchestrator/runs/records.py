@@ -3,7 +3,7 @@ torch, so that a front opens in a second."""
 
 import gc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +20,7 @@ from objectives.measures.bootstrap import Worth
 from objectives.metric import Metric
 from orchestrator.errors import RunError
 from orchestrator.optuna_private import FilteredStudy, all_trials, id_of
-from orchestrator.runs.damage import damaged_trials
-from orchestrator.runs.reading import as_record, as_type
+from orchestrator.runs.reading import as_record, as_type, damages
 from orchestrator.runs.results import DIVERGENCE, Measured, TrialResult, UnprunedResult
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.connect import read_storage
@@ -74,8 +73,7 @@ class TrialRecord:
     knobs: dict[str, Any]
     result: TrialResult | None
     failure: str | None
-    started: float | None = None
-    """Start in seconds since 1970."""
+    started: float | None = None  # seconds since 1970
     ended: float | None = None
     """End in seconds since 1970; for a trial whose worker died, its last sign of life. None while
     it runs."""
@@ -83,8 +81,7 @@ class TrialRecord:
     """Other attributes of the trial, such as where it ran."""
     damage: tuple[str, ...] = ()
     """Lines on damaged files of a trial that would be on the front."""
-    id: int | None = field(default=None, compare=False)
-    """Id in its storage; the number begins at 0 in each study."""
+    id: int | None = field(default=None, compare=False)  # in its storage; `number` is the study's
 
     @property
     def end(self) -> float:
@@ -202,8 +199,7 @@ class RunRecord:
 
 
 def pareto_front(trials: Sequence[TrialRecord]) -> list[FinishedTrial]:
-    """Feasible trials that no other matches in the objective at a lower cost, by rising cost. Of
-    equal trials (same objective, same cost) the first stays."""
+    """Feasible trials that none matches at a lower cost, by rising cost; of equals the first."""
     feasible = [t for t in trials if isinstance(t, FinishedTrial) and t.feasible]
     feasible.sort(key=lambda trial: (trial.result.cost, -trial.result.worth, trial.number))
     front, best = [], float("-inf")
@@ -286,11 +282,8 @@ def own_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Select the trials that maskfront made and that count. A finished trial whose knobs are tried
     again was damaged; a waiting one is nobody's yet."""
     lost = {trial.user_attrs.get(RETRY_OF) for trial in trials}
-    return [
-        trial
-        for trial in trials
-        if _is_own(trial) and not (trial.state is TrialState.COMPLETE and trial.number in lost)
-    ]
+    ours = (trial for trial in trials if _is_own(trial))
+    return [t for t in ours if t.state is not TrialState.COMPLETE or t.number not in lost]
 
 
 def _is_own(trial: FrozenTrial) -> bool:
@@ -346,6 +339,12 @@ def record_of(study: optuna.Study, folder: Path) -> RunRecord:
     )
 
 
+def damaged_trials(run: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
+    """Lines on the damaged files of these trials, by number."""
+    lines_of = {number: damages(RunFolder(run).trial(number)) for number in numbers}
+    return {number: lines for number, lines in lines_of.items() if lines}
+
+
 def with_damage(trials: Sequence[TrialRecord], folder: Path) -> list[TrialRecord]:
     """Add damage to the trials that would be on the front, until every trial on it is intact."""
     marked = list(trials)
@@ -371,8 +370,7 @@ def unpruned_result(attribute: object, where: str = "the study's") -> UnprunedRe
 
 
 def trial_record(trial: FrozenTrial, where: str = "the study") -> TrialRecord:
-    """Parse an Optuna trial that maskfront made, of a run that errors call `where`. Raises RunError
-    for a trial that no version of maskfront writes."""
+    """Parse an Optuna trial that maskfront made. Raises RunError, which calls the run `where`."""
     where = f"{where}: trial {trial.number}'s"
     attributes, failed = dict(trial.user_attrs), trial.state is TrialState.FAIL
     times = {name: attributes.pop(name, None) for name in (RESULT, FAILURE, BEGAN, LAST_SEEN)}

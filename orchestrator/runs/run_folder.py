@@ -15,12 +15,9 @@ from orchestrator.errors import RunError
 from orchestrator.runs.reading import REMEDY, as_record, as_type, read_json
 from orchestrator.storage.urls import hidden, parse_url, sqlite_url
 
-MODEL = "model"
-"""Folder of the cut model within a trial's, with tokenizer and labels, for `from_pretrained`."""
-BESIDE = "beside"
-"""Folder within a trial's with a subfolder for each other task, laid out as the trial's own."""
-ANSWERS = "answers.safetensors"
-"""The file of a model's answers within a trial's folder."""
+MODEL = "model"  # within a trial's folder: cut model, tokenizer and labels, for `from_pretrained`
+BESIDE = "beside"  # within a trial's folder: one for each other task, laid out as the trial's own
+ANSWERS = "answers.safetensors"  # the file of a model's answers within a trial's folder
 
 
 @dataclass(frozen=True)
@@ -30,10 +27,8 @@ class Launched:
     command: str
     source: str
     study_file: str | None = "STUDY.py"
-    inode: int | None = None
-    """Inode of the run folder at the launch, which no copy has."""
-    working_folder: int | None = None
-    """Inode of the working folder at the launch, in which the study file was named."""
+    inode: int | None = None  # of the run folder at the launch, which no copy has
+    working_folder: int | None = None  # inode of the one in which the study file was named
 
 
 class RunFolder:
@@ -41,24 +36,17 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
-        self.database = path / "study.db"
-        """The SQLite file of the Optuna study, unless another storage was named."""
-        self.address = path / "storage.json"
-        """File that names the run's storage and study, if these are not in `database`."""
-        self.artifacts = path / "artifacts"
-        """The files that optuna-dashboard shows beside a trial."""
-        self.trials = path / "trials"
-        """A folder for each finished trial."""
+        self.database = path / "study.db"  # the Optuna study, unless another storage was named
+        self.address = path / "storage.json"  # names storage and study if not in `database`
+        self.artifacts = path / "artifacts"  # the files that optuna-dashboard shows beside a trial
+        self.trials = path / "trials"  # a folder for each finished trial
+        # A launch makes everything in it again but the fine-tuned teacher, which another machine
+        # would make otherwise, and the latency table, as no two measurements are equal.
         self.cache = path / "cache"
-        """Cache of a run. A launch makes everything again but the fine-tuned teacher, which another
-        machine would make otherwise, and the latency table, as no two measurements are equal."""
         self.report = path / "report.html"
-        self.bench = path / "bench.json"
-        """Milliseconds of the front's models, as `maskfront bench` measured them."""
-        self.rows = path / "rows.safetensors"
-        """Labels of the selection and held-out rows, and the unpruned model's logits."""
-        self.lock = path / ".lock"
-        """Held by a launch while it is at work."""
+        self.bench = path / "bench.json"  # milliseconds of the front's models
+        self.rows = path / "rows.safetensors"  # labels that judge, and the unpruned model's logits
+        self.lock = path / ".lock"  # held by a launch while it is at work
         self._launch = path / "launch.json"
 
     @property

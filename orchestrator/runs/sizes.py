@@ -1,5 +1,4 @@
-"""Sizes of a model's layers, as pictures and reports show them: a number for each layer and kind of
-units. Kinds of another model than BERT go by their own names."""
+"""Sizes of a model's layers, as pictures and reports show them, for each kind of units."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest

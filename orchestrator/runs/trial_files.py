@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -32,8 +32,7 @@ _GROUND, _INK, _GONE, _KEPT = "#ffffff", "#222222", "#d9d9d9", "#0072b2"
 
 
 def draw_heat_map(sizes: Sizes, full: Sizes, target: Path) -> None:
-    """Write a PNG with a row for each layer, the first at the top, and a bar for each kind of
-    units: blue is kept, grey is removed. `full` are the sizes of the unpruned model."""
+    """Write a PNG: a row for each layer, a bar for each kind of units, blue kept, grey removed."""
     from PIL import Image, ImageDraw  # only the process that trains draws one
 
     kinds, layers = shown([sizes], full), max(map(len, sizes.values()), default=0)
@@ -63,16 +62,13 @@ class ScoredOutcome(NamedTuple):
 
     search: SearchResult
     result: TrialResult
-    answers: Mapping[str, Logits]
-    """Logits of the model on "select" and "heldout"."""
+    answers: Mapping[str, Logits]  # on "select" and "heldout"
     tokenizer: PreTrainedTokenizerBase
-    full: Mapping[str, Sequence[int]]
-    """The sizes of the unpruned model."""
+    full: Sizes  # of the unpruned model
 
 
 def write_trial(folder: Path, tasks: Mapping[str, ScoredOutcome]) -> None:
-    """Write the folder, whole or not at all. The path of the study's task is "", that of
-    others is relative to it. Raises OSError if the disk refuses."""
+    """Write the folder, whole or not at all, each task at its path; "" is the study's own."""
     with atomic_write(folder) as unfinished:
         for path, task in tasks.items():
             _write(unfinished / path, task)
@@ -122,7 +118,7 @@ def read_curve(folder: Path) -> list[dict[str, str]]:
 
 def read_layers(folder: Path) -> list[Mapping[str, tuple[int, ...]]]:
     """Heads and FFN neurons of each layer, from architecture.json; empty if it is gone or damaged
-    (`damage` reports that). `BertArchitecture.from_json` would need torch."""
+    (`damages` reports that). `BertArchitecture.from_json` would need torch."""
     file, units = folder / _ARCHITECTURE, Mapping[str, tuple[NonNegativeInt, ...]]
     with suppress(FileNotFoundError, RunError, KeyError):
         layers = as_type(Mapping[str, Any], read_json(file), str(file))["layers"]

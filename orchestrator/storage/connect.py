@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -56,8 +56,7 @@ _SERVED_AT = "127.0.0.1"
 
 
 def open_storage(text: str, *, create: bool = True) -> BaseStorage:
-    """Open the storage of a URL, or create it; on a server, its tables only if `create`. Raises
-    RunError if there is no server, if it refuses the user, or if another Optuna made it."""
+    """Open the storage of a URL, or create it; on a server, its tables only if `create`."""
     url = as_named(parse_url(text))
     kind = kind_of(url)
     with _explained(url):
@@ -72,11 +71,8 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
         with _for_one_question(url).connect() as turn:
             if create:
                 turn.exec_driver_sql(_TURNS[kind])
-            raw = RDBStorage(
-                url.render_as_string(hide_password=False),
-                engine_kwargs=engine,
-                skip_table_creation=not create,
-            )
+            address = url.render_as_string(hide_password=False)
+            raw = RDBStorage(address, engine_kwargs=engine, skip_table_creation=not create)
         cached = get_storage(raw)
         weakref.finalize(cached, raw.engine.dispose)  # no connection outlives it
         # A reader is a person who waits.
@@ -84,8 +80,7 @@ def open_storage(text: str, *, create: bool = True) -> BaseStorage:
 
 
 def read_storage(text: str) -> BaseStorage:
-    """Open the storage of a URL read-only: nothing is created or changed. Raises RunError as
-    `open_storage`, and for a file that does not exist."""
+    """Open the storage of a URL read-only: nothing is created or changed. Raises RunError."""
     check_exists(text)
     url = as_named(parse_url(text))
     if kind_of(url) in ("postgresql", "mysql"):
@@ -96,19 +91,10 @@ def read_storage(text: str) -> BaseStorage:
     if kind_of(url) != "sqlite":
         return open_storage(text)
     with _explained(url):
-        return _explaining(get_storage(_read_sqlite(Path(str(url.database)))), url)
-
-
-def _explaining(storage: BaseStorage, url: URL) -> BaseStorage:
-    """Turn errors of Optuna on a damaged file into one line, at each read."""
-
-    def explained(look: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        with _explained(url):
-            return look(*arguments, **named)
-
+        storage = get_storage(_read_sqlite(Path(str(url.database))))
     for name in BaseStorage.__abstractmethods__:
-        if name.startswith("get_"):
-            setattr(storage, name, partial(explained, getattr(storage, name)))
+        if name.startswith("get_"):  # each of them may meet the damage of a file
+            setattr(storage, name, _explained(url)(getattr(storage, name)))
     return storage
 
 
@@ -312,8 +298,7 @@ def _explained(url: URL) -> Iterator[None]:
 def serve_storage(
     url: str, port: int, started: Callable[[str], None], host: str = _SERVED_AT
 ) -> None:
-    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers. Raises
-    RunError for a storage that cannot be served, or a port that is taken."""
+    """Serve a storage until Ctrl-C; `started` is called with the URL for its workers."""
     kind = kind_of(parse_url(url))
     if kind in ("journal", "grpc"):
         raise RunError(

@@ -23,8 +23,7 @@ _Storage = TypeVar("_Storage", bound=BaseStorage)
 
 
 def retried(storage: _Storage, shown: str, seconds: float = RETRY_SECONDS) -> _Storage:
-    """Retry every call of `storage` with growing pauses while its server is away. After `seconds`
-    it raises RunError, which names the storage as `shown`."""
+    """Retry every call while the server is away, with growing pauses; RunError after `seconds`."""
     # Each call is one transaction, and all may be made twice: a second result of a trial is
     # recognised, a trial created in vain is unowned, so that the next claim fails it, and knobs
     # enqueued in vain are tried twice, but for those of a trial that is tried again (`Claims`).

@@ -41,8 +41,7 @@ _KNOWN = (
 
 
 def parse_url(text: str) -> URL:
-    """Parse the URL of a storage; adds the driver and makes paths absolute. Raises RunError for a
-    URL of no storage; the message never shows a password."""
+    """Parse the URL of a storage: add the driver, make paths absolute. Errors show no password."""
     try:
         url = make_url(text)
         port = url.port
@@ -91,8 +90,7 @@ def remember_server(text: str) -> str:
 
 
 def as_named(url: URL) -> URL:
-    """Add the password and settings that the user gave for this server. Raises RunError for a
-    server or settings that the user has not named."""
+    """Add the password and settings that the user gave for this server; RunError for others."""
     # The sender of a run folder may have written where its study lies.
     if kind_of(url) in _FILES:
         return url

@@ -15,34 +15,22 @@ from objectives.search_method import SearchMethod
 from orchestrator.errors import RunError
 from orchestrator.method_space import applies
 from orchestrator.optuna_private import all_trials, draw, knobs_of, set_trial_attribute
+from orchestrator.runs import records
 from orchestrator.runs.artifacts import remove_artifacts
-from orchestrator.runs.damage import damaged_trials, damages
-from orchestrator.runs.records import (
-    BEGAN,
-    FAILURE,
-    HOME,
-    LAST_SEEN,
-    POPULATION,
-    RETRY_OF,
-    WORKER,
-    FinishedTrial,
-    trial_record,
-)
+from orchestrator.runs.reading import damages
+from orchestrator.runs.records import FinishedTrial, trial_record
 from orchestrator.runs.run_folder import MODEL, RunFolder
 from orchestrator.study import Study
 from orchestrator.workers.heartbeat import Watch, end_record, launch_of, this_machine, workers_of
 
 HALT = "halt"  # study attribute: the token of a launch whose workers are to claim nothing more
-OWN = {WORKER: ""}
-"""Attributes of each trial that maskfront enqueues; a trial without is another program's."""
+OWN = {records.WORKER: ""}  # of each trial that maskfront enqueues; others are another program's
 DEATHS_ALONE = "deaths_alone"
 """Trial attribute: number of workers that died while they trained only these knobs. A trial that
 has it, even 0, is trained alone: a worker has died with it, and may do so again."""
 _MOST_DEATHS = 2  # after one more the knobs are dropped: they may be what kills
-ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)
-"""Errors that Optuna raises for an attribute or a value of a trial that has already ended."""
-Retry = Literal["never", "always", "limited"]
-"""Whether knobs of a failed trial are tried again; "limited": as after a worker's death."""
+ALREADY_ENDED = (UpdateFinishedTrialError, ValueError)  # what Optuna raises for such a trial
+Retry = Literal["never", "always", "limited"]  # of failed knobs; "limited": after a worker's death
 
 
 class Claims:
@@ -80,8 +68,7 @@ class Claims:
         return self._optuna_study.get_trials(deepcopy=False, states=states)
 
     def take(self, most: int, note: Callable[[str], object] = lambda _: None) -> list[optuna.Trial]:
-        """Claim up to `most` trials; fewer if no more are wanted. Trials of dead workers are failed
-        first; `note` gets a line on each."""
+        """Fail trials of dead workers, with a note on each; claim up to `most` that are wanted."""
         claimed: list[optuna.Trial] = []
         try:
             with self._folder.in_turn("claim"):
@@ -100,9 +87,7 @@ class Claims:
             ctrl_c = isinstance(error, KeyboardInterrupt)
             reason = "interrupted" if ctrl_c else f"{type(error).__name__}: {error}"
             for trial in claimed:
-                fail_trial(
-                    self._optuna_study, self._folder, trial.number, {FAILURE: reason}, "always"
-                )
+                self.fail(trial.number, {records.FAILURE: reason}, "always")
             raise
         return claimed
 
@@ -121,25 +106,23 @@ class Claims:
                 trial = self._optuna_study.ask()
             except KeyboardInterrupt:
                 for begun in self._trials(TrialState.RUNNING):
-                    if not begun.user_attrs.get(WORKER):  # under the lock: by this `ask`
-                        why = {FAILURE: "interrupted"}
-                        fail_trial(self._optuna_study, self._folder, begun.number, why, "always")
+                    if not begun.user_attrs.get(records.WORKER):  # under the lock: by this `ask`
+                        self.fail(begun.number, {records.FAILURE: "interrupted"}, "always")
                 raise
             claimed.append(trial)
-            trial.set_user_attr(WORKER, self._worker)
-            trial.set_user_attr(BEGAN, time.time())
-            cut_off = trial.user_attrs.get(RETRY_OF)
+            trial.set_user_attr(records.WORKER, self._worker)
+            trial.set_user_attr(records.BEGAN, time.time())
+            cut_off = trial.user_attrs.get(records.RETRY_OF)
             if cut_off is not None and trial.number > min(_retries(self._optuna_study, cut_off)):
                 # Its knobs were enqueued again: the storage's first answer was lost.
-                why = {FAILURE: "its knobs were enqueued twice"}
-                fail_trial(self._optuna_study, self._folder, trial.number, why)
+                self.fail(trial.number, {records.FAILURE: "its knobs were enqueued twice"})
                 claimed.remove(trial)
             elif DEATHS_ALONE in trial.user_attrs:
                 return
 
     def _check_home(self) -> None:
         """Raise RunError if another launch at the same moment has bound the study to its folder."""
-        home = self._optuna_study.user_attrs.get(HOME)
+        home = self._optuna_study.user_attrs.get(records.HOME)
         here = (self._folder.identity, self._folder.inode)
         if home is not None and here != (home["folder"], home.get("inode", here[1])):
             raise RunError(
@@ -155,27 +138,22 @@ class Claims:
 
     def _fail_orphans(self, running: Sequence[FrozenTrial], note: Callable[[str], object]) -> int:
         workers = workers_of(self._optuna_study)
-        dead, optuna_study = self._watch.dead(workers), self._optuna_study
+        dead, study = self._watch.dead(workers), self._optuna_study
         lost = 0
         for trial in running:
-            owner = trial.user_attrs.get(WORKER, "")
+            owner = trial.user_attrs.get(records.WORKER, "")
             alive = owner in workers and owner not in dead
             if owner and (owner == self._worker or alive):
                 continue
             record = workers.get(owner)
-            why = {LAST_SEEN: 0.0 if record is None else record.at}
+            why = {records.LAST_SEEN: 0.0 if record is None else record.at}
             retry: Retry = "limited"
-            if (
-                record
-                and record.machine != this_machine()
-                and record.launch != launch_of(optuna_study)
-            ):
+            if record and record.machine != this_machine() and record.launch != launch_of(study):
                 # Neither its machine nor its launch outlived it: no fault of its knobs.
                 retry = "always"
-            if fail_trial(self._optuna_study, self._folder, trial.number, why, retry):
+            if self.fail(trial.number, why, retry):
                 lost += 1
-                again = _retries(self._optuna_study, trial.number)
-                retried = ", its knobs are tried again" if again else ""
+                retried = ", its knobs are tried again" if _retries(study, trial.number) else ""
                 note(f"trial {trial.number}: its worker died{retried}")
         for name in dead:
             if not workers[name].ended:
@@ -183,38 +161,41 @@ class Claims:
                 self._folder.worker(name).unlink(missing_ok=True)
         return lost
 
+    def fail(self, number: int, why: Mapping[str, Any], retry: Retry = "never") -> bool:
+        """Fail a running trial, with attributes `why`, and remove its files; False if it ended."""
+        trial = all_trials(self._optuna_study)[number]
+        if trial.state is not TrialState.RUNNING:
+            return False
+        try:
+            if retry != "never":
+                enqueue_again(self._optuna_study, trial, limited=retry == "limited")
+            for name, value in why.items():
+                set_trial_attribute(self._optuna_study, trial, name, value)
+            self._optuna_study.tell(number, state=TrialState.FAIL)
+        except ALREADY_ENDED:  # told or failed by another worker just now
+            return False
+        self.remove_files(trial)
+        return True
 
-def fail_trial(
-    optuna_study: optuna.Study,
-    folder: RunFolder,
-    number: int,
-    why: Mapping[str, Any],
-    retry: Retry = "never",
-) -> bool:
-    """Fail a running trial, with attributes `why`, and remove its files; False if it has ended."""
-    trial = all_trials(optuna_study)[number]
-    if trial.state is not TrialState.RUNNING:
-        return False
-    try:
-        if retry != "never":
-            enqueue_again(optuna_study, trial, limited=retry == "limited")
-        for name, value in why.items():
-            set_trial_attribute(optuna_study, trial, name, value)
-        optuna_study.tell(number, state=TrialState.FAIL)
-    except ALREADY_ENDED:  # told or failed by another worker just now
-        return False
-    remove_files(optuna_study, folder, trial)
-    return True
+    def remove_files(self, trial: FrozenTrial | optuna.Trial) -> None:
+        """Remove the files of a failed trial."""
+        files = self._folder.trial(trial.number)
+        for left in (files, files.with_name(f".{files.name}.unfinished")):
+            shutil.rmtree(left, ignore_errors=True)
+        remove_artifacts(trial, self._optuna_study, self._folder)
 
-
-def remove_files(
-    optuna_study: optuna.Study, folder: RunFolder, trial: FrozenTrial | optuna.Trial
-) -> None:
-    """Remove the files of a failed trial."""
-    files = folder.trial(trial.number)
-    for left in (files, files.with_name(f".{files.name}.unfinished")):
-        shutil.rmtree(left, ignore_errors=True)
-    remove_artifacts(trial, optuna_study, folder)
+    def recover(self, note: Callable[[str], object]) -> None:
+        """Fail orphans, retry finished trials whose files are damaged, as these no longer count,
+        and remove files of trials whose worker was killed after it failed them."""
+        self.fail_orphans(note)
+        finished = [trial.number for trial in self._trials(TrialState.COMPLETE)]
+        for number, lines in records.damaged_trials(self._folder.path, finished).items():
+            trial = all_trials(self._optuna_study)[number]
+            enqueue_again(self._optuna_study, trial, limited=False)
+            note(f"trial {number} is damaged, its knobs are tried again: {'; '.join(lines)}")
+        for failed in self._trials(TrialState.FAIL):
+            if self._folder.trial(failed.number).exists():
+                self.remove_files(failed)
 
 
 def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bool) -> None:
@@ -223,7 +204,7 @@ def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bo
     # others trained beside them, any of these may be to blame, so that each is tried alone.
     # Optuna's own retry would carry over artifacts, and constraints, which cannot be set twice.
     knobs = knobs_of(trial)
-    attributes = {**OWN, RETRY_OF: trial.number}
+    attributes = {**OWN, records.RETRY_OF: trial.number}
     deaths = _deaths(trial) if limited else trial.user_attrs.get(DEATHS_ALONE)
     if deaths is not None:
         attributes[DEATHS_ALONE] = deaths
@@ -234,44 +215,25 @@ def enqueue_again(optuna_study: optuna.Study, trial: FrozenTrial, *, limited: bo
 
 def _deaths(trial: FrozenTrial) -> int | None:
     """Number of workers that died with these knobs alone; None if the search had not begun."""
-    deaths, together = trial.user_attrs.get(DEATHS_ALONE), trial.user_attrs.get(POPULATION)
+    deaths, together = trial.user_attrs.get(DEATHS_ALONE), trial.user_attrs.get(records.POPULATION)
     return deaths if together is None else (deaths or 0) + (together == 1)
 
 
 def killed_too_often(trial: FrozenTrial) -> bool:
     """Whether the knobs of a failed trial were dropped, as its worker died once more."""
-    return LAST_SEEN in trial.user_attrs and (_deaths(trial) or 0) > _MOST_DEATHS
-
-
-def retry_damaged(
-    optuna_study: optuna.Study, folder: RunFolder, note: Callable[[str], object]
-) -> None:
-    """Enqueue the knobs of finished trials whose files are damaged, as these no longer count."""
-    finished = optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    for number, lines in damaged_trials(folder.path, [t.number for t in finished]).items():
-        enqueue_again(optuna_study, all_trials(optuna_study)[number], limited=False)
-        note(f"trial {number} is damaged, its knobs are tried again: {'; '.join(lines)}")
-
-
-def remove_leftovers(optuna_study: optuna.Study, folder: RunFolder) -> None:
-    """Remove files of trials whose worker was killed after it failed them."""
-    for trial in optuna_study.get_trials(deepcopy=False, states=(TrialState.FAIL,)):
-        if folder.trial(trial.number).exists():
-            remove_files(optuna_study, folder, trial)
+    return records.LAST_SEEN in trial.user_attrs and (_deaths(trial) or 0) > _MOST_DEATHS
 
 
 def _retries(optuna_study: optuna.Study, number: int) -> list[int]:
-    """Numbers of the trials that retry the knobs of this one."""
     trials = optuna_study.get_trials(deepcopy=False)
-    return [trial.number for trial in trials if trial.user_attrs.get(RETRY_OF) == number]
+    return [trial.number for trial in trials if trial.user_attrs.get(records.RETRY_OF) == number]
 
 
 NumberedMethod = tuple[int, SearchMethod]  # a trial's number and its method
 
 
 class Finished:
-    """Finished trials of a study by their canonical method; all else that decides a result (data,
-    teacher, seed) is the study's."""
+    """Finished trials by their canonical method; all else that decides a result is the study's."""
 
     def __init__(self, study: Study, optuna_study: optuna.Study, folder: RunFolder):
         self._study, self._optuna_study, self._folder = study, optuna_study, folder
@@ -305,7 +267,6 @@ class Finished:
         return None
 
     def _read_finished(self) -> None:
-        """Add the trials that have finished since the last call."""
         for trial in self._optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             if trial.number not in self._read:
                 self._read.add(trial.number)

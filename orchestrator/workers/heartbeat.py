@@ -34,8 +34,7 @@ class WorkerRecord:
 
     name: str
     host: str
-    machine: str
-    """Id of the running kernel: containers of one machine share it, whatever their host names."""
+    machine: str  # id of the running kernel, which the containers of a machine share
     pid: int
     device: str
     beat: int  # how often it has beaten: others compare this, not their clocks with its
@@ -51,11 +50,8 @@ def launch_of(optuna_study: optuna.Study) -> int:
 
 def workers_of(optuna_study: optuna.Study, where: str = "the study") -> dict[str, WorkerRecord]:
     """All workers that ever served the study, by name; errors call the study `where`."""
-    records = [
-        as_record(WorkerRecord, value, f"{where}: {key}")
-        for key, value in optuna_study.user_attrs.items()
-        if key.startswith(WORKERS)
-    ]
+    written = {k: value for k, value in optuna_study.user_attrs.items() if k.startswith(WORKERS)}
+    records = [as_record(WorkerRecord, value, f"{where}: {k}") for k, value in written.items()]
     return {record.name: record for record in records}
 
 
@@ -137,8 +133,7 @@ class Watch:
         self._looked = clock()
 
     def dead(self, workers: Mapping[str, WorkerRecord]) -> set[str]:
-        """Names of dead workers: on this machine those with a free lock, elsewhere those without a
-        beat for `GRACE` seconds of this clock."""
+        """Names of dead workers: with a free lock here, elsewhere without a beat for `GRACE`."""
         # The time between two looks counts for a quarter of GRACE at most: if it was long, the
         # storage may have been away for all workers.
         now = self._clock()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -23,7 +23,7 @@ from orchestrator.errors import RunError
 from orchestrator.identity import definition_of
 from orchestrator.runs.answers import check_teachers
 from orchestrator.runs.artifacts import set_artifact_store
-from orchestrator.runs.records import FEATURES, WANTED, RunRecord, record_of
+from orchestrator.runs.records import FEATURES, WANTED, RunRecord
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.sampler import make_sampler
 from orchestrator.signals import interruptible, unattended
@@ -34,9 +34,9 @@ from orchestrator.study import PopulationSize, Study
 from orchestrator.teacher_study import tune_teacher
 from orchestrator.terminal import say
 from orchestrator.workers import opening
-from orchestrator.workers.claims import Claims, remove_leftovers, retry_damaged
 from orchestrator.workers.heartbeat import Heartbeat, living
 from orchestrator.workers.limits import finished_trials
+from orchestrator.workers.opening import OpenRun
 from orchestrator.workers.progress import LaunchProgress
 from orchestrator.workers.warm_start import enqueue_warm
 from orchestrator.workers.worker import Callback, Worker
@@ -68,82 +68,59 @@ class LaunchOptions:
             )
         if self.timeout is not None and not self.timeout > 0:
             raise RunError(f"timeout is {self.timeout}; it must be seconds above 0", "timeout")
-        study = replace(
-            study,
-            trials=study.trials if self.trials is None else self.trials,
-            population=study.population if self.population is None else self.population,
-        )
+        asked: dict[str, Any] = {"trials": self.trials, "population": self.population}
+        study = replace(study, **{name: n for name, n in asked.items() if n is not None})
         return study, RunFolder(Path("runs") / study.name if self.out is None else Path(self.out))
 
 
-@dataclass(frozen=True)
-class OpenRun:
-    """Open run: a study with its folder, Optuna study, inputs and device."""
+def serve(
+    run: OpenRun,
+    progress: LaunchProgress,
+    callbacks: Sequence[Callback] = (),
+    number: int = 0,
+    token: str = "",
+) -> None:
+    """Run trials as the worker of this number until enough are finished."""
+    study, folder, optuna_study, device = run.study, run.folder, run.optuna_study, run.device
+    so_far = len(optuna_study.get_trials(deepcopy=False))
+    optuna_study.sampler = make_sampler(
+        study.seed, so_far, study.at_once(device), number, study.sampler or "random"
+    )
+    with Heartbeat(optuna_study, folder, device) as heart:
+        claims = run.claims(heart.record.name, token)
+        session = Session(cache=folder.cache, seed=study.seed, device=device, progress=progress)
+        if (finished := finished_trials(optuna_study)) >= study.trials:
+            progress.note(f"{finished} trials are finished, {study.trials} wanted: nothing to do")
+            claims.fail_orphans()
+            if study.teacher.fine_tuned:  # the cache may be gone, and serving a run needs it
+                with progress, folder.in_turn("prepare"):
+                    tune_teacher(study, optuna_study, run.inputs, session)
+                    answering = run.inputs.answering(run.inputs.split("train"), session)
+                    check_teachers(folder, {"": run.inputs.selection(answering).numpy()})
+            return
+        with progress:
+            progress.finished(finished)
+            with folder.in_turn("prepare"):  # the first one makes what all others read
+                bench = _prepare(run, session)
+            Worker(run, claims, progress, bench).run(callbacks)
 
-    study: Study
-    folder: RunFolder
-    optuna_study: optuna.Study
-    inputs: Inputs
-    device: str
 
-    def claims(self, worker: str = "", token: str = "") -> Claims:
-        """Make the trial queue of a worker, or of the launch itself."""
-        study = self.study
-        draws = study.sampler is not None
-        return Claims(
-            self.optuna_study, self.folder, study.knobs, worker, study.trials, token, draws=draws
-        )
-
-    def serve(
-        self,
-        progress: LaunchProgress,
-        callbacks: Sequence[Callback] = (),
-        number: int = 0,
-        token: str = "",
-    ) -> None:
-        """Run trials as the worker of this number until enough are finished."""
-        study, folder = self.study, self.folder
-        optuna_study, device = self.optuna_study, self.device
-        so_far = len(optuna_study.get_trials(deepcopy=False))
-        optuna_study.sampler = make_sampler(
-            study.seed, so_far, study.at_once(device), number, study.sampler or "random"
-        )
-        with Heartbeat(optuna_study, folder, device) as heart:
-            claims = self.claims(heart.record.name, token)
-            session = Session(cache=folder.cache, seed=study.seed, device=device, progress=progress)
-            if (finished := finished_trials(optuna_study)) >= study.trials:
-                progress.note(
-                    f"{finished} trials are finished, {study.trials} wanted: nothing to do"
-                )
-                claims.fail_orphans()
-                if study.teacher.fine_tuned:  # the cache may be gone, and serving a run needs it
-                    with progress, folder.in_turn("prepare"):
-                        tune_teacher(study, optuna_study, self.inputs, session)
-                        answering = self.inputs.answering(self.inputs.split("train"), session)
-                        check_teachers(folder, {"": self.inputs.selection(answering).numpy()})
-                return
-            with progress:
-                progress.finished(finished)
-                with folder.in_turn("prepare"):  # the first one makes what all others read
-                    bench = self._prepare(session)
-                Worker(study, folder, optuna_study, claims, progress, bench).run(callbacks)
-
-    def _prepare(self, session: Session) -> Workbench:
-        study = self.study
-        notes = tune_teacher(study, self.optuna_study, self.inputs, session)
-        bench = prepare(
-            self.inputs,
-            session=session,
-            cost=study.cost,
-            engine=study.engine,
-            latency_batch=study.latency_batch,
-            objective=study.objective,
-            spaces=study.spaces,
-            fidelity=study.fidelity,
-        )
-        self.optuna_study.set_user_attr(FEATURES, bench.features)
-        enqueue_warm(self.optuna_study, study, bench.features)
-        return replace(bench, notes=(*notes, *bench.notes))
+def _prepare(run: OpenRun, session: Session) -> Workbench:
+    study = run.study
+    notes = tune_teacher(study, run.optuna_study, run.inputs, session)
+    bench = prepare(
+        run.inputs,
+        session=session,
+        cost=study.cost,
+        engine=study.engine,
+        latency_batch=study.latency_batch,
+        objective=study.objective,
+        spaces=study.spaces,
+        fidelity=study.fidelity,
+    )
+    run.optuna_study.set_user_attr(FEATURES, bench.features)
+    enqueue_warm(run.optuna_study, study, bench.features)
+    return replace(bench, notes=(*notes, *bench.notes))
 
 
 def run_study(
@@ -158,8 +135,8 @@ def run_study(
     device = choose_device(options.device)
     note = partial(say, console or Console())
     with writing(folder), opened(study, folder, options, device, note) as run:
-        run.serve(LaunchProgress(study, console), callbacks)
-        return record_of(run.optuna_study, folder.path)
+        serve(run, LaunchProgress(study, console), callbacks)
+        return run.record()
 
 
 @unattended()
@@ -208,7 +185,7 @@ def work(
         speaker = "worker" if number is None else f"worker {number}"
         number = secrets.randbits(64) if number is None else number
         run = OpenRun(study, folder, optuna_study, inputs, chosen)
-        run.serve(LaunchProgress(study, console, speaker), number=number, token=token)
+        serve(run, LaunchProgress(study, console, speaker), number=number, token=token)
 
 
 @contextmanager
@@ -219,8 +196,7 @@ def opened(
     device: str,
     note: Callable[[str], object],
 ) -> Iterator[OpenRun]:
-    """Create or continue the run for a launch on `device`, under the folder's lock. Trials that
-    were lost since the last launch are enqueued again, and `note` gets a line on each."""
+    """Create or continue the run for a launch, under the folder's lock, and recover lost trials."""
     url = address(folder, options.storage)
     server = None if is_file(url) else open_storage(url)  # at once: the data may take a while
     inputs, definition = read_study(study, device)
@@ -236,9 +212,7 @@ def opened(
         opening.check_room(url, living(optuna_study, folder), options.workers)
         opening.describe(optuna_study, study, device, options.timeout)
         run = OpenRun(study, folder, optuna_study, inputs, device)
-        run.claims().fail_orphans(note)
-        retry_damaged(optuna_study, folder, note)
-        remove_leftovers(optuna_study, folder)
+        run.claims().recover(note)
         if finished_trials(optuna_study) < study.trials:
             # A later launch may want others, or failed ones again.
             opening.ask_first(optuna_study, study)
@@ -247,8 +221,7 @@ def opened(
 
 
 def address(folder: RunFolder, storage: str | None) -> str:
-    """URL of the launch's storage, from its options or the run folder. Raises RunError if the two
-    differ, and for a folder with parts elsewhere."""
+    """URL of the launch's storage, from its options or the run folder; RunError if they differ."""
     folder.check_no_links()
     if storage is None:
         return folder.storage

@@ -5,6 +5,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,23 +16,17 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from objectives.cache import is_free, sync
+from objectives.workbench.inputs import Inputs
 from orchestrator.errors import RunError
 from orchestrator.identity import sources_of
 from orchestrator.optuna_private import as_stored, fail_waiting, knobs_of, study_id_of
-from orchestrator.runs.records import (
-    DEFINITION,
-    FAILURE,
-    HOME,
-    SOURCES,
-    VERSIONS,
-    WANTED,
-    own_study,
-)
+from orchestrator.runs import records
+from orchestrator.runs.records import RunRecord, own_study, record_of
 from orchestrator.runs.run_folder import RunFolder
 from orchestrator.storage.urls import kind_of, parse_url
 from orchestrator.study import Study
 from orchestrator.teacher_study import SUFFIX
-from orchestrator.workers.claims import OWN, killed_too_often
+from orchestrator.workers.claims import OWN, Claims, killed_too_often
 from orchestrator.workers.heartbeat import WorkerRecord, living, this_machine
 from orchestrator.workers.limits import begin_launch
 from orchestrator.workers.warm_start import WARM_START, earlier_runs
@@ -51,6 +46,28 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 JOURNAL_WORKERS = 8  # each worker reads all that all others write: docs/findings.md has the figures
 
 
+@dataclass(frozen=True)
+class OpenRun:
+    """Open run: a study with its folder, Optuna study, inputs and device."""
+
+    study: Study
+    folder: RunFolder
+    optuna_study: optuna.Study
+    inputs: Inputs
+    device: str
+
+    def claims(self, worker: str = "", token: str = "") -> Claims:
+        """Make the trial queue of a worker, or of the launch itself."""
+        study, draws = self.study, self.study.sampler is not None
+        return Claims(
+            self.optuna_study, self.folder, study.knobs, worker, study.trials, token, draws=draws
+        )
+
+    def record(self) -> RunRecord:
+        """Read the run as it stands."""
+        return record_of(self.optuna_study, self.folder.path)
+
+
 def _directions(study: Study) -> list[StudyDirection]:
     up = study.objective == "metric"
     return [StudyDirection.MAXIMIZE if up else StudyDirection.MINIMIZE, StudyDirection.MINIMIZE]
@@ -65,12 +82,9 @@ def open_study(
     *,
     own: bool,
 ) -> optuna.Study:
-    """Create or continue the Optuna study; the caller holds the folder's lock. Raises RunError if
-    folder or storage hold another study, or trials of a lost one."""
-    begun = any(
-        stored.study_name == study.name and DEFINITION in stored.user_attrs
-        for stored in storage.get_all_studies()
-    )
+    """Create or continue the Optuna study, or raise RunError. The caller locks the folder."""
+    defined = (s for s in storage.get_all_studies() if records.DEFINITION in s.user_attrs)
+    begun = any(stored.study_name == study.name for stored in defined)
     if not begun:
         earlier_runs(study)  # refused before anything is written
     _check_same(study, folder, storage, definition, own=own)
@@ -86,8 +100,8 @@ def open_study(
         storage=storage, study_name=study.name, directions=_directions(study), load_if_exists=True
     )
     optuna_study = own_study(study.name, storage)
-    if DEFINITION not in optuna_study.user_attrs:
-        optuna_study.set_user_attr(DEFINITION, definition)
+    if records.DEFINITION not in optuna_study.user_attrs:
+        optuna_study.set_user_attr(records.DEFINITION, definition)
     return optuna_study
 
 
@@ -120,9 +134,9 @@ def describe(
     packages = ("maskfront", "torch", "transformers", "optuna")
     versions = {name: version(name) for name in packages} | {"python": platform.python_version()}
     versions |= {"device": device, "machine": platform.platform()}
-    optuna_study.set_user_attr(VERSIONS, versions)
-    optuna_study.set_user_attr(SOURCES, sources_of(study))
-    optuna_study.set_user_attr(WANTED, study.trials)
+    optuna_study.set_user_attr(records.VERSIONS, versions)
+    optuna_study.set_user_attr(records.SOURCES, sources_of(study))
+    optuna_study.set_user_attr(records.WANTED, study.trials)
     begin_launch(optuna_study, timeout)
 
 
@@ -135,13 +149,11 @@ def ask_first(optuna_study: optuna.Study, study: Study) -> None:
     waiting = optuna_study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     for trial in waiting if study.sampler is None else ():
         if WARM_START not in trial.user_attrs and knobs_of(trial) not in first:
-            fail_waiting(optuna_study, trial, {FAILURE: "a later launch did not ask for it"})
+            why = {records.FAILURE: "a later launch did not ask for it"}
+            fail_waiting(optuna_study, trial, why)
     trials = optuna_study.get_trials(deepcopy=False)
-    had = [
-        knobs_of(trial).items()
-        for trial in trials
-        if trial.state is not TrialState.FAIL or killed_too_often(trial)
-    ]
+    counted = (t for t in trials if t.state is not TrialState.FAIL or killed_too_often(t))
+    had = [knobs_of(trial).items() for trial in counted]
     for knobs in first:
         if not any(knobs.items() <= others for others in had):
             optuna_study.enqueue_trial(knobs, user_attrs=OWN)
@@ -160,17 +172,16 @@ def join_study(
 
 
 def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> None:
-    """Bind folder and study to each other if the storage lies elsewhere. Raises RunError if either
-    is bound to another, or the folder is a copy."""
+    """Bind folder and study to each other if the storage lies elsewhere; RunError for a copy."""
     if folder.is_own(storage):
         return
-    home = optuna_study.user_attrs.get(HOME)
+    home = optuna_study.user_attrs.get(records.HOME)
     # A launch that was killed between the two writes below has left the first.
     half_bound = (folder.shown_storage, folder.study_name) == (storage, optuna_study.study_name)
     if home is None and (folder.identity is None or half_bound):
         identity = folder.identity or secrets.token_hex(8)
         folder.write_address(storage, optuna_study.study_name, identity)
-        optuna_study.set_user_attr(HOME, {"folder": identity, **_place_of(folder)})
+        optuna_study.set_user_attr(records.HOME, {"folder": identity, **_place_of(folder)})
         return
     if home is None or home["folder"] != folder.identity or _is_copy(folder, optuna_study, home):
         if home is not None and folder.identity is None and _was_here(folder, home):
@@ -188,7 +199,7 @@ def bind_folder(folder: RunFolder, optuna_study: optuna.Study, storage: str) -> 
     here = _place_of(folder)
     # Another machine that shares the folder may call it otherwise.
     if (home["host"] == here["host"] or home.get("inode") != here["inode"]) and home != home | here:
-        optuna_study.set_user_attr(HOME, home | here)
+        optuna_study.set_user_attr(records.HOME, home | here)
 
 
 def _was_here(folder: RunFolder, home: Mapping[str, Any]) -> bool:
@@ -229,7 +240,7 @@ def _check_same(
                 f"the storage has a study '{stored.study_name}' with other objectives than "
                 f"{study.objective} and cost; give yours another name"
             )
-        was = stored.user_attrs.get(DEFINITION, {})
+        was = stored.user_attrs.get(records.DEFINITION, {})
         if not was and any(
             trial.state is not TrialState.WAITING
             for trial in storage.get_all_trials(study_id_of(stored), deepcopy=False)

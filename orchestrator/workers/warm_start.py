@@ -32,20 +32,17 @@ def earlier_runs(study: Study) -> list[RunRecord]:
 
 
 def enqueue_warm(optuna_study: optuna.Study, study: Study, features: Mapping[str, float]) -> None:
-    """Enqueue knobs of earlier runs in a study without trials, for a task of these features; the
-    caller holds a lock. Knobs that a killed launch has enqueued stay."""
+    """Enqueue knobs of earlier runs in a study without trials; the caller holds a lock."""
     trials = optuna_study.get_trials(deepcopy=False)
     if not study.warm_start or any(trial.state is not TrialState.WAITING for trial in trials):
         return
     for source, knobs in warm_start(study, optuna_study.user_attrs[DEFINITION], features):
-        optuna_study.enqueue_trial(
-            knobs, user_attrs={**OWN, WARM_START: source}, skip_if_exists=True
-        )
+        attributes = {**OWN, WARM_START: source}
+        optuna_study.enqueue_trial(knobs, user_attrs=attributes, skip_if_exists=True)
 
 
 def distances(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> list[float]:
-    """L1 distances of other tasks' features from this task's, each feature scaled so that all tasks
-    fill [0, 1]; infinite where unknown."""
+    """L1 distances of features from this task's, each scaled to [0, 1]; infinite if unknown."""
     tasks = [own, *filter(None, others)]
     spans = {n: max(task[n] for task in tasks) - min(task[n] for task in tasks) for n in own}
     return [
@@ -58,11 +55,8 @@ def warm_start(
     study: Study, definition: Mapping[str, str], features: Mapping[str, float]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Knobs to begin with, each with its source. Raises RunError for a run of other knobs."""
-    # First the largest and the smallest target ratio of the space, if it has one, the other knobs
-    # drawn: the ends of the front. Then the fronts of the runs, at most half of the wanted trials:
-    # that of the nearest task first (`distances`), of equally near ones that of the most similar
-    # run (whose definition differs in the fewest entries), then as they are named. Knobs outside
-    # this study's ranges are moved to their edge.
+    # Fronts give at most half of the wanted trials; of equally near tasks that run comes first
+    # whose definition differs in the fewest entries, then as they are named.
     runs = earlier_runs(study)
 
     def differences(run: RunRecord) -> int:
@@ -80,11 +74,8 @@ def warm_start(
     knobs_of_fronts = []
     for run in (runs[index] for index in order):
         for trial in run.front:
-            knobs = {
-                name: clipped(trial.knobs[name], knob)
-                for name, knob in study.knobs.items()
-                if name in trial.knobs
-            }
+            shared = ((name, knob) for name, knob in study.knobs.items() if name in trial.knobs)
+            knobs = {name: clipped(trial.knobs[name], knob) for name, knob in shared}
             knobs_of_fronts.append((f"{run.name} trial {trial.number}", knobs))
     return ends + knobs_of_fronts[: math.ceil(study.trials / 2)]
 
@@ -127,6 +118,4 @@ def _holds(knob: BaseDistribution, theirs: BaseDistribution) -> bool:
     """Whether a knob accepts values of another study's; numbers beyond its range are clipped."""
     if isinstance(knob, CategoricalDistribution) and isinstance(theirs, CategoricalDistribution):
         return set(theirs.choices) <= set(knob.choices)
-    return not any(
-        isinstance(distribution, CategoricalDistribution) for distribution in (knob, theirs)
-    )
+    return CategoricalDistribution not in (type(knob), type(theirs))

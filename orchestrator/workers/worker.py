@@ -26,26 +26,19 @@ from orchestrator.optuna_private import all_trials
 from orchestrator.runs import records, results
 from orchestrator.runs.answers import check_teachers, write_rows
 from orchestrator.runs.artifacts import upload
-from orchestrator.runs.records import RunRecord, record_of, unpruned_result
+from orchestrator.runs.records import RunRecord, unpruned_result
 from orchestrator.runs.results import Measured, TrialResult, UnprunedResult
-from orchestrator.runs.run_folder import BESIDE, RunFolder
+from orchestrator.runs.run_folder import BESIDE
 from orchestrator.runs.trial_files import ScoredOutcome, copy_trial, shown_files, write_trial
 from orchestrator.signals import check_interrupted
-from orchestrator.study import Study
-from orchestrator.workers.claims import (
-    ALREADY_ENDED,
-    Claims,
-    Finished,
-    Retry,
-    fail_trial,
-    remove_files,
-)
+from orchestrator.workers.claims import ALREADY_ENDED, Claims, Finished, NumberedMethod, Retry
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
+from orchestrator.workers.opening import OpenRun
 from orchestrator.workers.progress import LaunchProgress, TrialTimeoutError
 
-Callback = Callable[[RunRecord], object]
-"""Function called with the current run when trials end; workers do not import reports."""
+Callback = Callable[[RunRecord], object]  # called with the current run when trials end
+Ending = Literal["done", "raised", "out of memory"]  # of a search
 
 # A worker gives up when this many trials in a row have failed, in two populations at least, or when
 # all of its first two populations have.
@@ -56,21 +49,13 @@ _IDLE = 2.0  # seconds at most until a worker without a trial looks again
 class Worker:
     """Worker of an open study."""
 
-    def __init__(
-        self,
-        study: Study,
-        folder: RunFolder,
-        optuna_study: optuna.Study,
-        claims: Claims,
-        progress: LaunchProgress,
-        bench: Workbench,
-    ):
-        self.study, self.folder, self.optuna_study = study, folder, optuna_study
-        self.claims, self.progress, self.bench = claims, progress, bench
+    def __init__(self, run: OpenRun, claims: Claims, progress: LaunchProgress, bench: Workbench):
+        self.study, self.folder, self.optuna_study = run.study, run.folder, run.optuna_study
+        self.open_run, self.claims, self.progress, self.bench = run, claims, progress, bench
         self.running: dict[int, optuna.Trial] = {}
         self.counted = 0  # trials of this worker that brought the study on
         self.failed: list[str] = []  # why its latest trials failed, since the last that did not
-        self.finished = Finished(study, optuna_study, folder)
+        self.finished = Finished(run.study, run.optuna_study, run.folder)
         self.most: float = math.inf  # trials of one population that memory is known to hold
 
     def run(self, callbacks: Sequence[Callback]) -> None:
@@ -103,7 +88,7 @@ class Worker:
                 time.sleep(random.uniform(0.5, 1) * _IDLE)
                 continue
             fruitless = fruitless + 1 if self.counted == before else 0
-            call_back(callbacks, self.optuna_study, self.folder, self.progress.note)
+            call_back(callbacks, self.open_run, self.progress.note)
             enough = len(self.failed) >= _MOST_FAILURES or not self.counted
             if fruitless >= 2 and self.failed and enough and self.study.sampler is not None:
                 raise RunError(
@@ -113,15 +98,14 @@ class Worker:
 
     def _record_unpruned(self) -> None:
         """Record the teacher's score; name the objectives. Raises RunError if ratio 1 changed."""
+        beside: dict[str, float] = {}
+        for name, extra in self.bench.beside.items():
+            beside |= _numbers(name, extra, extra.unpruned)
         unpruned = UnprunedResult(
             **asdict(self.bench.unpruned),
             **self._yardstick(self.bench),
             student_is_new=self.bench.problem.student_is_new,
-            beside={
-                what: number
-                for name, extra in self.bench.beside.items()
-                for what, number in _numbers(name, extra, extra.unpruned).items()
-            },
+            beside=beside,
         )
         if records.UNPRUNED in self.optuna_study.user_attrs:
             earlier = unpruned_result(self.optuna_study.user_attrs[records.UNPRUNED])
@@ -134,12 +118,9 @@ class Worker:
         tasks = {"": self.bench, **self.bench.beside}
         teachers = {name: extra.teacher_answers["select"].numpy() for name, extra in tasks.items()}
         check_teachers(self.folder, teachers)
-        write_rows(
-            self.folder,
-            {"select": self.bench.select.labels, "heldout": self.bench.heldout.labels},
-            {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()},
-            teachers,
-        )
+        labels = {"select": self.bench.select.labels, "heldout": self.bench.heldout.labels}
+        answers = {role: logits.numpy() for role, logits in self.bench.unpruned_answers.items()}
+        write_rows(self.folder, labels, answers, teachers)
         self.optuna_study.set_user_attr(records.NOTES, [*map(hide_passwords, self.bench.notes)])
         words = self.bench.words
         self.optuna_study.set_user_attr(records.WORDS, None if words is None else asdict(words))
@@ -159,8 +140,7 @@ class Worker:
         }
 
     def _population(self) -> bool:
-        """Claim, search and report one population; no trial is left running if the storage answers.
-        False if there was none to claim."""
+        """Claim, search and report one population; False if there was none to claim."""
         device, workers = self.bench.problem.device, 1
         if self.study.population == "auto" and device.startswith("cuda"):
             workers = max(1, len(living(self.optuna_study, self.folder)))
@@ -192,7 +172,7 @@ class Worker:
             raise
         return True
 
-    def _members(self) -> list[tuple[int, SearchMethod]]:
+    def _members(self) -> list[NumberedMethod]:
         """Methods of the trials by number; a trial whose knobs its method refuses fails."""
         members = []
         for number, trial in list(self.running.items()):
@@ -202,7 +182,7 @@ class Worker:
                 self._fail([number], str(error))
         return members
 
-    def _search(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
+    def _search(self, group: Sequence[NumberedMethod]) -> None:
         """Search trials as one population; in halves if memory is too small or a trial raises."""
         reason, ended = self._outcomes(group)
         left = [(number, method) for number, method in group if number in self.running]
@@ -219,16 +199,13 @@ class Worker:
             return
         self._fail([number for number, _ in left], reason)
 
-    def _outcomes(
-        self, group: Sequence[tuple[int, SearchMethod]]
-    ) -> tuple[str, Literal["done", "raised", "out of memory"]]:
+    def _outcomes(self, group: Sequence[NumberedMethod]) -> tuple[str, Ending]:
         """Search and report; returns why trials have no outcome, and how the search ended."""
         methods = [method for _, method in group]
         self._record_how(group)
         self.progress.search(self.study.trial_timeout)
-
         reason = "the method returned no outcome for it"
-        ended: Literal["done", "raised", "out of memory"] = "done"
+        ended: Ending = "done"
 
         def scored() -> Iterator[tuple[int, Outcome, Mapping[str, ScoredOutcome]]]:
             nonlocal reason, ended
@@ -258,7 +235,7 @@ class Worker:
                 telling.pop().result()
         return reason, ended
 
-    def _record_how(self, group: Sequence[tuple[int, SearchMethod]]) -> None:
+    def _record_how(self, group: Sequence[NumberedMethod]) -> None:
         """Record with each trial, before it begins, what decides its last digits beside its knobs.
         If this worker dies, the size of the population says whether the knobs may be to blame."""
         device = self.bench.problem.device
@@ -299,9 +276,8 @@ class Worker:
             frozen = self.optuna_study.tell(trial, [float(result.value()), float(result.cost)])
             assert frozen.state is TrialState.COMPLETE, frozen.state
             missed = "" if result.missed is None else f", {result.missed}"
-            ratio, reached, asked = map(
-                results.ratio_text, (result.ratio, result.reached, result.target_ratio)
-            )
+            ratios = (result.ratio, result.reached, result.target_ratio)
+            ratio, reached, asked = map(results.ratio_text, ratios)
             counted = result.budget_name == result.cost_name
             line = (
                 f"{results.divergence_words(result)}{self.bench.metric} {result.metric:.4f} "
@@ -319,7 +295,7 @@ class Worker:
         except (*ALREADY_ENDED, OSError):  # the others remove what it writes
             if all_trials(self.optuna_study)[number].state is not TrialState.FAIL:
                 raise
-            remove_files(self.optuna_study, self.folder, self.running[number])
+            self.claims.remove_files(self.running[number])
             self._ended(number, "failed by other workers: this one seemed dead", counts=False)
 
     def _repeat(self, number: int, method: SearchMethod) -> None:
@@ -378,18 +354,14 @@ class Worker:
             tolerance=float(outcome.tolerance),
             budget_unit=unit,
         )
-        return ScoredOutcome(
-            outcome,
-            result,
-            {role: logits.numpy() for role, logits in answers.items()},
-            bench.tokenizer_of(outcome.architecture),
-            bench.unpruned.widths,
-        )
+        arrays = {role: logits.numpy() for role, logits in answers.items()}
+        tokenizer = bench.tokenizer_of(outcome.architecture)
+        return ScoredOutcome(outcome, result, arrays, tokenizer, bench.unpruned.widths)
 
     def _fail(self, numbers: Iterable[int], reason: str, retry: Retry = "never") -> None:
         reason = hide_passwords(reason)
         for number in list(numbers):
-            fail_trial(self.optuna_study, self.folder, number, {records.FAILURE: reason}, retry)
+            self.claims.fail(number, {records.FAILURE: reason}, retry)
             self.failed.append(reason)
             self._ended(number, f"failed: {reason}", counts=False)
 
@@ -407,16 +379,11 @@ def _numbers(name: str, bench: Workbench, model: Measured | Score) -> dict[str, 
     return {what: model.metric, f"{what} held out": model.heldout_metric}
 
 
-def call_back(
-    callbacks: Sequence[Callback],
-    optuna_study: optuna.Study,
-    folder: RunFolder,
-    note: Callable[[str], object],
-) -> None:
+def call_back(callbacks: Sequence[Callback], run: OpenRun, note: Callable[[str], object]) -> None:
     """Call each callback with the current run; one that fails is noted and costs no trial."""
     if not callbacks:
         return
-    record = record_of(optuna_study, folder.path)
+    record = run.record()
     for callback in callbacks:
         try:
             callback(record)

@@ -25,7 +25,7 @@ from rich.console import Console
 from objectives.device import choose_device, visible_gpus
 from objectives.errors import MaskfrontError
 from orchestrator.errors import RunError
-from orchestrator.runs.records import UNPRUNED, RunRecord, record_of
+from orchestrator.runs.records import UNPRUNED, RunRecord
 from orchestrator.signals import begin_worker, check_interrupted, interruptible, unattended
 from orchestrator.storage.connect import CONNECT_SECONDS
 from orchestrator.storage.urls import as_named, parse_url
@@ -35,16 +35,15 @@ from orchestrator.terminal import say
 from orchestrator.workers.claims import HALT
 from orchestrator.workers.heartbeat import living
 from orchestrator.workers.limits import finished_trials, why_it_ends
-from orchestrator.workers.loop import LaunchOptions, OpenRun, address, opened, work, writing
+from orchestrator.workers.loop import LaunchOptions, address, opened, work, writing
+from orchestrator.workers.opening import OpenRun
 from orchestrator.workers.worker import Callback, call_back
 
 _LOOK = 1.0  # seconds between two looks at the workers and at the study
 _FAREWELL = 30.0  # seconds that processes have to end after Ctrl-C, before they are killed
 _RETURN = 30.0  # seconds that a cluster has to end its tasks after the last trial of the study
 
-
-Ended = tuple[int, str | None]
-"""Number of a worker and the reason it ended; None if the study was finished."""
+Ended = tuple[int, str | None]  # a worker's number, and why it ended; None: the study was finished
 
 
 def launch_workers(
@@ -54,8 +53,7 @@ def launch_workers(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> RunRecord:
-    """Run a study with several workers. The death of one is noted, and the others retry its trials.
-    The callbacks are called when more trials have finished, once a second at most."""
+    """Run a study with several workers; the others retry the trials of one that dies."""
     workers, device = options.workers, options.device
     if workers < 1:
         raise RunError(f"workers is {workers}; it must be at least 1")
@@ -98,12 +96,11 @@ def launch_workers(
             raise
         claims, finished = run.claims(), finished_trials(run.optuna_study)
         over = why_it_ends(run.optuna_study, study.patience) is not None
-        failed = all(reason is not None for _, reason in ended)
-        goes_on = failed or not over
-        if finished < study.trials and goes_on and not (finished and claims.exhausted):
+        wanted = not over or all(reason is not None for _, reason in ended)
+        if finished < study.trials and wanted and not (finished and claims.exhausted):
             raise RunError(_unfinished(study, run.optuna_study, ended))
         claims.fail_orphans()
-        return record_of(run.optuna_study, folder.path)
+        return run.record()
 
 
 def default_workers(device: str) -> int:
@@ -150,12 +147,8 @@ def _processes(
     jobs: Sequence[tuple[Any, ...]], environments: Sequence[dict[str, str]]
 ) -> Iterator[list[Future[Ended]]]:
     """Start a process for each job, each in its own pool: if one dies, loky ends its whole pool."""
-    pools = [
-        ProcessPoolExecutor(
-            max_workers=1, env=environment, initializer=begin_worker, initargs=(os.getpid(),)
-        )
-        for environment in environments
-    ]
+    begin = {"initializer": begin_worker, "initargs": (os.getpid(),)}
+    pools = [ProcessPoolExecutor(max_workers=1, env=each, **begin) for each in environments]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         try:
@@ -205,7 +198,7 @@ def _follow(
                     )
         finished = finished_trials(run.optuna_study)
         if finished != shown and UNPRUNED in run.optuna_study.user_attrs:
-            call_back(callbacks, run.optuna_study, run.folder, note)
+            call_back(callbacks, run, note)
             shown = finished
         all_done = before < finished >= run.study.trials
         if not cluster or not all_done or living(run.optuna_study, run.folder):
@@ -246,21 +239,18 @@ _RESTARTS = 3
 @contextmanager
 def tasks(backend: str, address: str | None) -> Iterator[Submit]:
     """Connect to the cluster. Raises RunError if it does not answer within seconds."""
+    connect = {"dask": _dask, "ray": _ray}.get(backend)
+    if connect is None:
+        raise RunError(f"'{backend}' is not known; it must be loky, dask or ray", "backend")
     try:
-        connect = {"dask": _dask, "ray": _ray}[backend]
-    except KeyError:
+        with connect(address) as submit:
+            yield submit
+    except ImportError as error:
         raise RunError(
-            f"'{backend}' is not known; it must be loky, dask or ray", "backend"
-        ) from None
-    with ExitStack() as stack:
-        try:
-            yield stack.enter_context(connect(address))
-        except ImportError as error:
-            raise RunError(
-                f"{backend} needs a package that is not installed: "
-                f"pip install -c constraints.txt -e '.[{backend}]'",
-                "backend",
-            ) from error
+            f"{backend} needs a package that is not installed: "
+            f"pip install -c constraints.txt -e '.[{backend}]'",
+            "backend",
+        ) from error
 
 
 @contextmanager

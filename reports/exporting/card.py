@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,22 +25,20 @@ def _shown(value: object) -> object:
     return markdown(f"{value:.4g}" if isinstance(value, float) else value)
 
 
+STRICT: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=False,  # Markdown
     finalize=_shown,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
     keep_trailing_newline=True,
+    **STRICT,
 )
 
 
 def model_card(
     run: RunRecord, trial: FinishedTrial, family: Family, *, plain: bool, notes: Sequence[str]
 ) -> str:
-    """Markdown with the hub's front matter; `notes` are lines on its scores, `plain` says that
-    transformers has a class for the model, so that it needs no custom code."""
+    """Markdown with the hub's front matter; `plain` if transformers has a class for the model."""
     from huggingface_hub import ModelCardData
 
     result, unpruned = trial.result, run.unpruned
@@ -108,7 +106,7 @@ def _served(run: RunRecord, trial: int) -> list[tuple[str, ...]]:
     speeds = [speed for speed in read_speeds(run) if trial in speed.models]
     shown = compared(speeds)
     for speed in speeds:
-        model, unpruned = speed.models[trial], speed.unpruned_model(run.unpruned)
+        model, unpruned = speed.models[trial], speed.timed(None, run.unpruned)
         pair = [timed for timed in (model, unpruned) if timed is not None]
         what = f"text to label, {speed.unit}" if speed.texts else speed.unit
         faster = speed in shown and unpruned is not None

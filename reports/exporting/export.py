@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from objectives.cache import atomic_write
 from orchestrator.errors import RunError
-from orchestrator.runs.damage import damages
+from orchestrator.runs.reading import damages
 from orchestrator.runs.records import RunRecord
 from orchestrator.runs.run_folder import BESIDE, MODEL
 from orchestrator.storage.retry import reason_of
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from objectives.workbench.inputs import Inputs
     from orchestrator.study import Study
 
-_MOST_THRESHOLDS = 12
-"""Most thresholds that a card lists."""
+_MOST_THRESHOLDS = 12  # most that a card lists
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,8 @@ def export(
         if shares := result.thresholds:
             each = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
             if len(shares) > _MOST_THRESHOLDS:
-                each = (
-                    f"{len(shares)} from {min(shares.values()):.3f} to {max(shares.values()):.3f}"
-                )
+                low, *_, high = sorted(shares.values())
+                each = f"{len(shares)} from {low:.3f} to {high:.3f}"
             notes.append(
                 "thresholds in config.json, chosen on the selection split, which classify.py "
                 f"of an ONNX export has and a pipeline leaves to you: {each}"
@@ -142,8 +140,7 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Folder that becomes `out` at the end, or vanishes on an error. Without `replace` raises
-    RunError if `out` holds something by then."""
+    """Folder that becomes `out` at the end, or vanishes on an error; RunError if `out` is taken."""
     try:  # "." has no name of its own to write beside
         with atomic_write(out.resolve(), replace=replace) as unfinished:
             unfinished.mkdir(parents=True)
@@ -167,8 +164,8 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
     model = load_model(folder)
     difference = write_onnx(model, full)
     notes = [
-        f"{full.relative_to(folder)}: {_megabytes(full)}; its logits differ from torch's by "
-        f"{difference:.0e} at most, on random inputs of several shapes"
+        f"{full.relative_to(folder)}: {full.stat().st_size / 1e6:.1f} MB; its logits differ from "
+        f"torch's by {difference:.0e} at most, on random inputs of several shapes"
         + ", because ONNX does not round what enters the weights"
         * rounds_inputs(model)
     ]
@@ -182,7 +179,7 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         scored = zip(*(score_onnx(file, *more) for file in (full, small)), strict=True)
         metrics = [" -> ".join(f"{metric:.4f}" for metric in of_split) for of_split in scored]
         notes.append(
-            f"{small.relative_to(folder)}: {_megabytes(small)}, {how}; "
+            f"{small.relative_to(folder)}: {small.stat().st_size / 1e6:.1f} MB, {how}; "
             f"{run.definition['task.metric']} {metrics[0]} (held out {metrics[1]})"
         )
     if tokenizer.is_fast:
@@ -193,10 +190,6 @@ def _write_onnx(run: RunRecord, folder: Path, inputs: Mapping[str, Inputs]) -> l
         write_single(folder, file, model, tokenizer, longest, truncation, pairs=pairs)
         notes.append(f"classify.py: answers texts by {file}, with onnxruntime and tokenizers alone")
     return notes
-
-
-def _megabytes(file: Path) -> str:
-    return f"{file.stat().st_size / 1e6:.1f} MB"
 
 
 def check_push(repo: str) -> None:

@@ -21,10 +21,8 @@ class KeptUnits:
     """Units of one kind that the front's models keep, one row a model, one column a layer."""
 
     unit: str
-    counts: tuple[tuple[int, ...], ...]
-    """Kept units, a row for each model; a student with fewer layers has a shorter row."""
-    totals: tuple[int, ...]
-    """Units of the unpruned model, one number a layer."""
+    counts: tuple[tuple[int, ...], ...]  # a student with fewer layers has a shorter row
+    totals: tuple[int, ...]  # units of the unpruned model, one number a layer
 
     @property
     def shares(self) -> tuple[tuple[float | None, ...], ...]:
@@ -56,10 +54,8 @@ class Consensus:
     """Units that the models of a front agree on."""
 
     models: int
-    heads: tuple[tuple[float, ...], ...]
-    """Share of the models that keep each head, one row a layer."""
-    ffn: tuple[tuple[int, int, int], ...]
-    """Numbers of FFN neurons that all models keep, some keep, and none keeps, one row a layer."""
+    heads: tuple[tuple[float, ...], ...]  # share of the models that keep each head, a row a layer
+    ffn: tuple[tuple[int, int, int], ...]  # neurons of a layer that all, some, no models keep
 
 
 def consensus(run: RunRecord) -> Consensus | None:
@@ -81,6 +77,7 @@ def consensus(run: RunRecord) -> Consensus | None:
 
 _COLOURS = {"colorscale": "Cividis", "cmin": 0, "cmax": 1}
 _BAR = {"tickformat": ".0%", "thickness": 14}
+_CELLS = {"xgap": 1, "ygap": 1, "coloraxis": "coloraxis"}
 
 
 def architecture_section(overlay: Overlay) -> Section | None:
@@ -92,29 +89,23 @@ def architecture_section(overlay: Overlay) -> Section | None:
             continue
         label = overlay.prefix(index)
         suffix = f"-{index}" if index else ""
-        panels.append(
-            Panel(
-                name=f"architectures{suffix}",
-                title=f"{label}How much is left of each layer",
-                figure=architectures_figure(run, kinds),
-                caption="Units left in each layer of each model on the front, the smallest model "
-                "at the bottom. The number is the count, the colour is its share of the unpruned "
-                "layer. An empty cell is a layer that the student never had.",
-            )
+        caption = (
+            "Units left in each layer of each model on the front, the smallest model at the "
+            "bottom. The number is the count, the colour is its share of the unpruned layer. An "
+            "empty cell is a layer that the student never had."
         )
+        figure, title = architectures_figure(run, kinds), f"{label}How much is left of each layer"
+        panels.append(Panel(f"architectures{suffix}", title, figure, caption))
         agreed = consensus(run)
         if agreed:
             sentences.append(label + _sentence(run, agreed))
-            panels.append(
-                Panel(
-                    name=f"consensus{suffix}",
-                    title=f"{label}Which units the models agree on",
-                    figure=consensus_figure(agreed),
-                    caption=f"Left: the share of the {agreed.models} models of the front that keep "
-                    "each attention head. Right: FFN neurons that all of them keep, that some "
-                    "keep, and that none keeps.",
-                )
+            caption = (
+                f"Left: the share of the {agreed.models} models of the front that keep each "
+                "attention head. Right: FFN neurons that all of them keep, that some keep, and "
+                "that none keeps."
             )
+            figure, title = consensus_figure(agreed), f"{label}Which units the models agree on"
+            panels.append(Panel(f"consensus{suffix}", title, figure, caption))
     title = "What the models keep"
     return Section("architecture", title, tuple(sentences), tuple(panels)) if panels else None
 
@@ -167,23 +158,16 @@ def architectures_figure(run: RunRecord, kinds: list[KeptUnits]) -> go.Figure:
             ],
             hoverinfo="text",
             hoverongaps=False,
-            coloraxis="coloraxis",
             name=f"{units.unit} kept",
-            xgap=1,
-            ygap=1,
+            **_CELLS,
             row=index // 2 + 1,
             col=index % 2 + 1,
         )
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_xaxes(title_text="layer", row=lines)
     figure.update_yaxes(type="category", showgrid=False, automargin=True)
-    theme.lay_out(
-        figure,
-        height=height,
-        margin={"l": 20, "r": 20, "t": 40, "b": 50},
-        legend=None,
-        coloraxis={**_COLOURS, "colorbar": _BAR},
-    )
+    margin, colours = {"l": 20, "r": 20, "t": 40, "b": 50}, {**_COLOURS, "colorbar": _BAR}
+    theme.lay_out(figure, height=height, margin=margin, legend=None, coloraxis=colours)
     return figure
 
 
@@ -193,42 +177,19 @@ def consensus_figure(agreed: Consensus) -> go.Figure:
     title = "heads: share of models that keep it"
     titles = [title, "FFN neurons"]
     figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.2, subplot_titles=titles)
-    figure.add_heatmap(
-        x=[str(head + 1) for head in range(max(map(len, agreed.heads)))],
-        y=layers,
-        z=agreed.heads,
-        name=title,
-        hovertemplate="layer %{y}, head %{x}: kept by %{z:.0%}<extra></extra>",
-        xgap=1,
-        ygap=1,
-        coloraxis="coloraxis",
-        row=1,
-        col=1,
-    )
-    bars = (
-        ("all keep", theme.BLUE, ""),
-        ("some keep", theme.SKY, "/"),
-        ("none keeps", theme.GREY, "."),
-    )
-    for (name, colour, pattern), counts in zip(bars, zip(*agreed.ffn, strict=True), strict=True):
-        figure.add_bar(
-            x=counts,
-            y=layers,
-            orientation="h",
-            name=name,
-            marker={"color": colour, "pattern": {"shape": pattern}},
-            row=1,
-            col=2,
-        )
+    heads = [str(head + 1) for head in range(max(map(len, agreed.heads)))]
+    hover = "layer %{y}, head %{x}: kept by %{z:.0%}<extra></extra>"
+    cells = {"z": agreed.heads, "hovertemplate": hover, **_CELLS}
+    figure.add_heatmap(x=heads, y=layers, name=title, **cells, row=1, col=1)
+    names, colours = ("all keep", "some keep", "none keeps"), (theme.BLUE, theme.SKY, theme.GREY)
+    bars = zip(names, colours, ("", "/", "."), zip(*agreed.ffn, strict=True), strict=True)
+    for name, colour, pattern, counts in bars:
+        marker = {"color": colour, "pattern": {"shape": pattern}}
+        figure.add_bar(x=counts, y=layers, orientation="h", name=name, marker=marker, row=1, col=2)
     figure.update_xaxes(title_text="head", type="category", showgrid=False, row=1, col=1)
     figure.update_xaxes(**theme.AXIS, title_text="neurons", row=1, col=2)
     figure.update_yaxes(type="category", autorange="reversed", title_text="layer")
-    theme.lay_out(
-        figure,
-        barmode="stack",
-        height=170 + 24 * len(layers),
-        top=40,
-        legend={**theme.LEGEND, "x": 0.5},
-        coloraxis={**_COLOURS, "colorbar": {**_BAR, "x": 0.41}},
-    )
+    height, legend = 170 + 24 * len(layers), {**theme.LEGEND, "x": 0.5}
+    scale = {**_COLOURS, "colorbar": {**_BAR, "x": 0.41}}
+    theme.lay_out(figure, barmode="stack", height=height, top=40, legend=legend, coloraxis=scale)
     return figure

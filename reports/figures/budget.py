@@ -14,16 +14,12 @@ from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 
 _HOVER = "trial %{customdata[1]}<br>asked %{x}, reached %{y}<extra></extra>"
-_ASKED = ("target_ratio", "tolerance")
-"""Knobs that set the target, not how hard the search tries."""
-
-
+_ASKED = ("target_ratio", "tolerance")  # these set the target, not how hard the search tries
 _LeftOpen = Sequence[tuple[FinishedTrial, float]]
 
 
 def left_open(run: RunRecord, curves: Curves) -> list[tuple[FinishedTrial, float]]:
-    """Finished trials whose method reports it, each with the ratio that the masks had left open at
-    the end of the search, before units are ranked and cut."""
+    """Trials with the ratio that the masks had left open when the search ended, if recorded."""
     with_curve = [(trial, curves[trial.number]) for trial in run.finished if trial.number in curves]
     columns = [(trial, curve.columns.get("open_ratio")) for trial, curve in with_curve]
     return [(trial, values[-1][1]) for trial, values in columns if values]
@@ -88,21 +84,16 @@ def _target_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel:
                 customdata=[[index, trial.number] for trial, _ in points],
                 hovertemplate=_HOVER,
             )
-    theme.lay_out(
-        figure,
-        height=380,
-        xaxis=theme.x_axis("target ratio", tickformat=".2~%"),
-        yaxis=theme.axis("reached ratio", tickformat=".2~%"),
+    x_axis = theme.x_axis("target ratio", tickformat=".2~%")
+    y_axis = theme.axis("reached ratio", tickformat=".2~%")
+    theme.lay_out(figure, height=380, xaxis=x_axis, yaxis=y_axis)
+    caption = (
+        f"{' or '.join(counted)} of each cut model as a share of the unpruned one's, against the "
+        "target. The grey bar is as long as the tolerance: where it does not touch the dotted "
+        "line, the trial missed its budget. Hollow marks are the share that the masks left open "
+        "at the end of the search, before the units were ranked and cut."
     )
-    return Panel(
-        name="target",
-        title="Target and reached",
-        figure=figure,
-        caption=f"{' or '.join(counted)} of each cut model as a share of the unpruned one's, "
-        "against the target. The grey bar is as long as the tolerance: where it does not touch the "
-        "dotted line, the trial missed its budget. Hollow marks are the share that the masks left "
-        "open at the end of the search, before the units were ranked and cut.",
-    )
+    return Panel("target", "Target and reached", figure, caption)
 
 
 def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
@@ -117,14 +108,10 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
         for index, of_run in enumerate(left):
             points = [(trial, ratio) for trial, ratio in of_run if knob in trial.knobs]
             trials = [trial for trial, _ in points]
-            figure.add_scatter(
-                **knob_points(overlay, index, knob, trials, " above target"),
-                y=theme.brief(starmap(_miss, points)),
-                marker={**theme.run_style(index), "size": 7},
-                showlegend=overlay.several and column == 1,
-                row=1,
-                col=column,
-            )
+            trace = knob_points(overlay, index, knob, trials, " above target")
+            y, marker = theme.brief(starmap(_miss, points)), {**theme.run_style(index), "size": 7}
+            shown = overlay.several and column == 1
+            figure.add_scatter(**trace, y=y, marker=marker, showlegend=shown, row=1, col=column)
         drawn = [trial for of_run in left for trial, _ in of_run]
         axis = theme.x_axis(knob, **theme.knob_axis(knob, spaces[knob], drawn))
         figure.update_xaxes(axis, row=1, col=column)
@@ -132,10 +119,8 @@ def _knob_panel(overlay: Overlay, left: Sequence[_LeftOpen]) -> Panel | None:
     figure.update_yaxes(**theme.AXIS, tickformat="+.2~%")
     figure.update_yaxes(title={"text": "open masks above target"}, row=1, col=1)
     theme.lay_out(figure, height=300, legend=None)
-    return Panel(
-        name="steering",
-        title="How the knobs changed this",
-        figure=figure,
-        caption="How far above the target the search left the masks open, before the cut, "
-        "against each knob. At 0% the search met the target by itself.",
+    caption = (
+        "How far above the target the search left the masks open, before the cut, against each "
+        "knob. At 0% the search met the target by itself."
     )
+    return Panel("steering", "How the knobs changed this", figure, caption)

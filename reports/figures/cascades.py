@@ -45,8 +45,7 @@ def cascades_of(run: RunRecord) -> list[Cascade]:
     return front_of(cascades(pairs_of(members, rows)))
 
 
-RATIO_ALONE = "ratio"
-"""Mark of a trace that the page shows only on the axis of the cost ratio."""
+RATIO_ALONE = "ratio"  # mark of a trace that the page shows only on the axis of the cost ratio
 
 
 def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[Cascade]]) -> None:
@@ -54,34 +53,29 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
     for index, (run, front) in enumerate(zip(overlay.runs, fronts, strict=True)):
         if not front:
             continue
-        full, name = run.unpruned.cost_full, run.metric_name
+        full, prefix, hovers = run.unpruned.cost_full, overlay.prefix(index), []
+        for cascade in front:
+            same = f"{cascade.agreement:.1%}, held out {cascade.heldout_agreement:.1%}"
+            cost = f"{run.unpruned.cost_name} ratio {ratio_text(cascade.cost / full)}"
+            texts = [
+                plain(f"{prefix}cascade: {stages_text(cascade)}"),
+                f"{run.metric_name} {cascade.metric:.4f}, held out {cascade.heldout_metric:.4f}",
+                f"as the unpruned model: {same}",
+                f"{cascade.deferred:.1%} deferred, {cost}",
+            ]
+            hovers.append(lines(texts))
+        colour = run_style(index)["color"] if overlay.several else SKY
+        marker = {"color": colour, "symbol": "triangle-down-open", "size": 9, "line": {"width": 2}}
         figure.add_scatter(
             x=[cascade.cost / full for cascade in front],
             y=[overlay.height(run, cascade.metric) for cascade in front],
             mode="lines+markers",
-            name=plain(f"{overlay.prefix(index)}cascades"),
+            name=plain(f"{prefix}cascades"),
             visible="legendonly" if overlay.several else None,
             meta=RATIO_ALONE,
             line={"shape": "hv", "dash": "dot", "width": 1.5},
-            marker={
-                "color": run_style(index)["color"] if overlay.several else SKY,
-                "size": 9,
-                "symbol": "triangle-down-open",
-                "line": {"width": 2},
-            },
-            hovertext=[
-                lines(
-                    [
-                        plain(f"{overlay.prefix(index)}cascade: {stages_text(cascade)}"),
-                        f"{name} {cascade.metric:.4f}, held out {cascade.heldout_metric:.4f}",
-                        f"as the unpruned model: {cascade.agreement:.1%}, held out "
-                        f"{cascade.heldout_agreement:.1%}",
-                        f"{cascade.deferred:.1%} deferred, {run.unpruned.cost_name} ratio "
-                        f"{ratio_text(cascade.cost / full)}",
-                    ]
-                )
-                for cascade in front
-            ],
+            marker=marker,
+            hovertext=hovers,
             hoverinfo="text",
         )
         axis, most = figure.layout.xaxis, 1.05 * max(cascade.cost / full for cascade in front)

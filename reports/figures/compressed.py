@@ -17,8 +17,7 @@ from reports.figures import theme
 from reports.figures.theme import Panel, Section
 
 _FILE = "compressed.json"
-ALONE, CASCADE, WRITTEN = "one model", "cascade", "written"
-"""Kinds of points."""
+ALONE, CASCADE, WRITTEN = "one model", "cascade", "written"  # kinds of points
 _STYLES = {
     ALONE: {"color": theme.BLUE, "symbol": "circle", "size": 9},
     CASCADE: {"color": theme.SKY, "symbol": "triangle-down-open", "size": 9},
@@ -38,10 +37,8 @@ class CompressChoice:
     sentences: tuple[str, str, str, str]
     """Sentences: the model, its scores, whether it passed the gate, the command that serves it."""
     points: tuple[Point, ...]
-    files: tuple[str, ...]
-    """Written files: `files_below` of the folder."""
-    folder: str = ""
-    """The folder, absolute."""
+    files: tuple[str, ...]  # `files_below` of the folder
+    folder: str = ""  # absolute
 
     def keep(self, run: RunRecord) -> None:
         """Write the choice to the run folder."""
@@ -94,12 +91,9 @@ def compressed_section(run: RunRecord) -> tuple[str, Section] | None:
         )
     times = [milliseconds for *_, milliseconds, _ in choice.points]
     ticks = theme.log_ticks(0.5 * min(times, default=1), 2 * max(times, default=1))
-    theme.lay_out(
-        figure,
-        height=400,
-        xaxis=theme.x_axis("ms from text to label, one thread", type="log", tickvals=ticks),
-        yaxis=theme.axis("same answers, held out", tickformat=".0%"),
-    )
+    x_axis = theme.x_axis("ms from text to label, one thread", type="log", tickvals=ticks)
+    y_axis = theme.axis("same answers, held out", tickformat=".0%")
+    theme.lay_out(figure, height=400, xaxis=x_axis, yaxis=y_axis)
     caption = (
         "Each model in its fastest engine, the unpruned one in all, and the cascades of two or "
         "three of them that answer most texts as the unpruned model does at their time."

@@ -25,10 +25,8 @@ _SERVED = (
     (theme.SKY, "cross", "hexagram-open"),
 )
 """Colour of each engine with other bits, in turn, and its marks of front and unpruned model."""
-_Points = Mapping[int | None, Measured]
-"""Models by the numbers of their trials; None is the unpruned one."""
-_Levels = dict[int, tuple[float, str, str]]
-"""Metric, its description, and the position of the text, by the index of a run."""
+_Points = Mapping[int | None, Measured]  # by the numbers of trials; None is the unpruned model
+_Levels = dict[int, tuple[float, str, str]]  # metric, text and its position, by a run's index
 
 
 def front_figure(overlay: Overlay) -> go.Figure:
@@ -46,12 +44,8 @@ def front_figure(overlay: Overlay) -> go.Figure:
     costs = {"tickformat": ".0%", "range": [0, 1.05 * max(drawn, default=1.0)]}
     if overlay.wide:
         ends = [math.log10(min(drawn)) - 0.05, math.log10(max(1, *drawn)) + 0.05]
-        costs = {
-            "type": "log",
-            "tickvals": theme.log_ticks(min(drawn), 1),
-            "tickformat": "~%",
-            "range": ends,
-        }
+        ticks = theme.log_ticks(min(drawn), 1)
+        costs = {"type": "log", "tickvals": ticks, "tickformat": "~%", "range": ends}
     heights: dict[str, Any] = {}
     if overlay.by_divergence:
         heights = {**theme.DIVERGENCE_AXIS}
@@ -61,15 +55,10 @@ def front_figure(overlay: Overlay) -> go.Figure:
     height = f"{overlay.objective_name}, selection split"
     if overlay.relative:
         heights, height = {"tickformat": ".0%"}, "share of the unpruned model's"
-    theme.lay_out(
-        figure,
-        height=480 + 40 * (len(overlay.runs) - 1),
-        top=30,
-        xaxis=theme.x_axis(
-            f"{overlay.cost_name}, unpruned{student} = 100%{unit}", rangemode="tozero", **costs
-        ),
-        yaxis=theme.axis(height, **heights),
-    )
+    cost = f"{overlay.cost_name}, unpruned{student} = 100%{unit}"
+    x_axis, y_axis = theme.x_axis(cost, rangemode="tozero", **costs), theme.axis(height, **heights)
+    tall = 480 + 40 * (len(overlay.runs) - 1)
+    theme.lay_out(figure, height=tall, top=30, xaxis=x_axis, yaxis=y_axis)
     return figure
 
 
@@ -102,61 +91,41 @@ class _Drawing:
         # There may be a thousand off the front: their hovers are made where they are looked at.
         trial, objective = f"{theme.plain(self.prefix)}trial", theme.plain(self.run.objective_name)
         hover = f"{trial} %{{customdata[1]}}<br>{objective} %{{y}}<br>%{{x}}<extra></extra>"
-        dominated, near, outside, front = map(
-            _points, (view.dominated, view.near, view.outside, view.front)
-        )
+        groups = (view.dominated, view.near, view.outside, view.front)
+        dominated, near, outside, front = map(_points, groups)
         self._add(dominated, "dominated", marker=faint, hovertemplate=hover)
         close = {**faint, "symbol": "square-open", "opacity": 0.9, "line": {"width": 1.5}}
         self._add(near, "not told apart", marker=close, hovertemplate=hover)
         self._add(outside, "outside its budget or aims", marker=missed, hovertemplate=hover)
         symbols = [_SYMBOLS[result.weight_bits] for result in front.values()]
-        self._add(
-            front,
-            "front",
-            **self._details(front),
-            mode="lines+markers",
-            legendrank=1,
-            line={"shape": "hv", **(line if several else {"color": theme.BLUE, "width": 2})},
-            marker={"size": 10, **(style if several else {"color": theme.BLUE, "symbol": symbols})},
-        )
+        steps = {"shape": "hv", **(line if several else {"color": theme.BLUE, "width": 2})}
+        marks = {"size": 10, **(style if several else {"color": theme.BLUE, "symbol": symbols})}
+        self._add(front, "front", mode="lines+markers", legendrank=1, line=steps, marker=marks)
         if not several:
             self._explain_bits({result.weight_bits for result in front.values()})
         unpruned = self.run.unpruned
         # A teacher far to the right would crowd the front together; a divergence of 0 is nowhere.
         drawn = unpruned.ratio <= 1 and not self.overlay.by_divergence
         starred: _Points = {None: unpruned} if drawn else {}
-        self._add(
-            starred,
-            f"{unpruned.label} model",
-            **self._details(starred),
-            legendrank=2,
-            showlegend=not several,
-            marker={"color": self._colour(theme.VERMILLION), "size": 15, "symbol": "star"},
-        )
-        models = {**front, **starred}
-        hollow = {"size": 9, "symbol": "diamond-open", "line": {"width": 2}}
-        self._add(
-            models,
-            "held out",
-            heldout=True,
-            **self._details(models, heldout=True),
-            legendrank=3,
-            visible="legendonly" if several else None,
-            marker={"color": self._colour(theme.GREEN), **hollow},
-        )
+        star = {"color": self._colour(theme.VERMILLION), "size": 15, "symbol": "star"}
+        label, shown = f"{unpruned.label} model", "legendonly" if several else None
+        self._add(starred, label, legendrank=2, showlegend=not several, marker=star)
+        models, green = {**front, **starred}, self._colour(theme.GREEN)
+        hollow = {"color": green, "size": 9, "symbol": "diamond-open", "line": {"width": 2}}
+        self._add(models, "held out", heldout=True, legendrank=3, visible=shown, marker=hollow)
         if not several:
             self._name_recommended(view)
 
     def add_served(self, speed: Speed, colour: str, mark: str, star: str) -> None:
-        front = [(trial.number, speed.models.get(trial.number)) for trial in self.run.front]
-        unpruned = [(None, speed.unpruned_model(self.run.unpruned))]
+        groups: tuple[tuple[list[int | None], str, str, int], ...] = (
+            ([trial.number for trial in self.run.front], "front", mark, 10),
+            ([None], "unpruned model", star, 15),
+        )
         metric = self.run.task_metric
-        for timed, name, symbol, size in (
-            (front, "front", mark, 10),
-            (unpruned, "unpruned model", star, 15),
-        ):
+        for numbers, name, symbol, size in groups:
             bounds, keys, hovers = [], [], []
-            for number, model in timed:
+            for number in numbers:
+                model = speed.timed(number, self.run.unpruned)
                 if model is None or model.worth is None:
                     continue
                 worth, (low, high) = model.worth, model.worth.interval
@@ -183,16 +152,11 @@ class _Drawing:
     def _explain_bits(self, bits: set[int]) -> None:
         """Explain the front's marks in the legend, if a model has fewer bits."""
         for number in sorted(bits, reverse=True) if bits != {32} else ():
-            self.figure.add_scatter(
-                x=[None],
-                y=[None],
-                mode="markers",
-                name="float32 weights" if number == 32 else f"{number}-bit weights",
-                marker={"size": 10, "color": theme.BLUE, "symbol": _SYMBOLS[number]},
-            )
+            name = "float32 weights" if number == 32 else f"{number}-bit weights"
+            marker = {"size": 10, "color": theme.BLUE, "symbol": _SYMBOLS[number]}
+            self.figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=marker)
 
     def _name_recommended(self, view: ParetoView) -> None:
-        """Label the models to look at first."""
         rows = recommendations(view)
         costs = [trial.result.ratio for trial in view.front] + [min(1, self.run.unpruned.ratio)]
         middle = math.sqrt(min(costs) * max(costs)) if self.overlay.wide else max(costs) / 2
@@ -225,6 +189,8 @@ class _Drawing:
 
     def _add(self, points: _Points, name: str, heldout: bool = False, **style: Any) -> None:
         if points:
+            if "hovertemplate" not in style:
+                style |= self._details(points, heldout)
             self.figure.add_scatter(
                 x=[model.ratio for model in points.values()],
                 y=[self._height(model.value(heldout), heldout) for model in points.values()],
@@ -303,9 +269,6 @@ def _add_lines(
         _, text, where = levels[index]
         if len(first) > 1:
             text, colour = f"{overlay.names[index]}: {text}", theme.run_style(index)["color"]
-        figure.add_hline(
-            y=height,
-            line={"color": colour, "width": 1.5, "dash": dash},
-            annotation={"text": theme.plain(text), "font": {"size": 12}},
-            annotation_position=where,
-        )
+        line = {"color": colour, "width": 1.5, "dash": dash}
+        note = {"text": theme.plain(text), "font": {"size": 12}}
+        figure.add_hline(y=height, line=line, annotation=note, annotation_position=where)

@@ -21,28 +21,22 @@ from reports.figures import theme
 from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
 
-Steps = Sequence[tuple[float, float]]
-"""Step curve: rising positions, and the height from each on."""
-FEWEST = 10
-"""Finished trials below which importances and the growth of the front are noise."""
-_SHOWN = 40
-"""Finished trials below which the page shows no importances, as they may contradict the trials."""
+Steps = Sequence[tuple[float, float]]  # rising positions, and the height from each on
+FEWEST = 10  # finished trials below which importances and the growth of the front are noise
+_SHOWN = 40  # finished trials below which the page's importances might contradict the trials
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hypervolume:
     """Growth of a run's front, as a share of the ideal: the unpruned metric at cost 0."""
 
-    seconds: tuple[float, ...]
-    """End of each finished trial on the run's busy clock; empty if no times are known."""
-    shares: tuple[float, ...]
-    """Share of the ideal area that the front covered at each end."""
+    seconds: tuple[float, ...]  # ends of finished trials on the busy clock; empty if not known
+    shares: tuple[float, ...]  # of the ideal area that the front covered at each end
 
 
 def reference_point(worth: float) -> tuple[float, float]:
-    """The worst corner (worth, ratio) of the hypervolume, by the task alone: half the unpruned
-    worth at ratio 1; that worth less 1 if it is 0 or less, as correlations may be and divergences
-    are."""
+    """The worst corner (worth, ratio) of the hypervolume: half the unpruned worth at ratio 1; that
+    worth less 1 if it is 0 or less, as correlations may be and divergences are."""
     return (worth / 2 if worth > 0 else worth - 1, 1.0)
 
 
@@ -59,8 +53,7 @@ def hypervolume(run: RunRecord) -> Hypervolume:
 
 
 def share_covered(steps: Steps, unpruned: float) -> float:
-    """The area under a step curve (ratio, metric), from `reference_point`, as a share of that under
-    the metric `unpruned`. Of a front it is the hypervolume."""
+    """Area below steps from `reference_point`, as a share of that below the metric `unpruned`."""
     worst, last = reference_point(unpruned)
     return area(steps, worst, last) / ((unpruned - worst) * last)
 
@@ -74,8 +67,7 @@ def area(steps: Steps, worst: float, last: float) -> float:
 
 
 def quartiles(histories: Sequence[Steps]) -> tuple[list[float], list[list[float]]]:
-    """Every x at which one of several step curves (x, y) steps, up to the end of the shortest, and
-    the quartiles of all there. A curve is 0 before its first step."""
+    """Every x at which a step curve steps, up to the end of the shortest, and quartiles of all."""
     end = min(history[-1][0] for history in histories)
     steps = sorted({x for history in histories for x, _ in history if x <= end})
     heights = [[_height(history, x) for history in histories] for x in steps]
@@ -141,29 +133,19 @@ def knob_panel(overlay: Overlay) -> Panel | None:
     spaces = joined_space(overlay)
     if not spaces:
         return None
-    figure = make_subplots(
-        rows=2,
-        cols=len(spaces),
-        shared_xaxes=True,
-        shared_yaxes=True,
-        horizontal_spacing=theme.spacing(len(spaces)),
-        vertical_spacing=0.06,
-    )
+    gaps = {"horizontal_spacing": theme.spacing(len(spaces)), "vertical_spacing": 0.06}
+    figure = make_subplots(rows=2, cols=len(spaces), shared_xaxes=True, shared_yaxes=True, **gaps)
     for column, (knob, distribution) in enumerate(spaces.items(), start=1):
         for index, run in enumerate(overlay.runs):
             trials = [trial for trial in run.finished if knob in trial.knobs]
             heights = [overlay.height(run, trial.result.value()) for trial in trials]
             ratios = [trial.result.ratio for trial in trials]
             opacity = [1 if trial.feasible else 0.35 for trial in trials]
+            trace = knob_points(overlay, index, knob, trials)
+            trace["marker"] = {**theme.run_style(index), "size": 6, "opacity": opacity}
             for row, values in enumerate((heights, ratios), start=1):
-                figure.add_scatter(
-                    **knob_points(overlay, index, knob, trials),
-                    y=theme.brief(values),
-                    marker={**theme.run_style(index), "size": 6, "opacity": opacity},
-                    showlegend=overlay.several and column == row == 1,
-                    row=row,
-                    col=column,
-                )
+                y, shown = theme.brief(values), overlay.several and column == row == 1
+                figure.add_scatter(**trace, y=y, showlegend=shown, row=row, col=column)
         drawn = chain.from_iterable(run.finished for run in overlay.runs)
         figure.update_xaxes(theme.AXIS | theme.knob_axis(knob, distribution, drawn), col=column)
         figure.update_xaxes(theme.x_axis(knob), row=2, col=column)
@@ -175,12 +157,8 @@ def knob_panel(overlay: Overlay) -> Panel | None:
     ratio = {"text": f"{overlay.cost_name} ratio"}
     figure.update_yaxes(title=ratio, tickformat=".0%", row=2, col=1)
     theme.lay_out(figure, height=460, legend=None)
-    return Panel(
-        name="slices",
-        title="Each knob against each objective",
-        figure=figure,
-        caption="Every finished trial; faint ones miss their budget or an aim.",
-    )
+    caption = "Every finished trial; faint ones miss their budget or an aim."
+    return Panel("slices", "Each knob against each objective", figure, caption)
 
 
 def joined_space(overlay: Overlay) -> dict[str, BaseDistribution]:
@@ -275,13 +253,11 @@ def _staircases(
         grown = [index for index in indices if histories[index]]
         band = len(grown) > 1
         for index in grown:
+            ends, shares = zip(*histories[index], strict=True)
+            line = {**theme.run_line(index), "shape": "hv", "width": 1 if band else 2}
+            label, opacity = theme.plain(overlay.names[index]), 0.5 if band else 1
             figure.add_scatter(
-                x=[x for x, _ in histories[index]],
-                y=[y for _, y in histories[index]],
-                name=theme.plain(overlay.names[index]),
-                mode="lines",
-                line={**theme.run_line(index), "shape": "hv", "width": 1 if band else 2},
-                opacity=0.5 if band else 1,
+                x=ends, y=shares, name=label, mode="lines", line=line, opacity=opacity
             )
         if band:
             x, (low, middle, high) = quartiles([histories[index] for index in grown])
@@ -291,20 +267,12 @@ def _staircases(
             figure.add_scatter(
                 y=high, name="upper quartile", line=flat, fill="tonexty", opacity=0.3, **edge
             )
-            figure.add_scatter(
-                x=x,
-                y=middle,
-                mode="lines",
-                name=theme.plain(f"median of {name}"),
-                line={"shape": "hv", "width": 3, "color": theme.run_style(indices[0])["color"]},
-            )
-    theme.lay_out(
-        figure,
-        height=320,
-        showlegend=overlay.several,
-        xaxis=theme.x_axis(title, rangemode="tozero"),
-        yaxis=theme.axis("share of the ideal", tickformat=".0%"),
-    )
+            line = {"shape": "hv", "width": 3, "color": theme.run_style(indices[0])["color"]}
+            label = theme.plain(f"median of {name}")
+            figure.add_scatter(x=x, y=middle, mode="lines", name=label, line=line)
+    x_axis = theme.x_axis(title, rangemode="tozero")
+    y_axis = theme.axis("share of the ideal", tickformat=".0%")
+    theme.lay_out(figure, height=320, showlegend=overlay.several, xaxis=x_axis, yaxis=y_axis)
     return figure
 
 
@@ -317,29 +285,18 @@ def _importance_panel(overlay: Overlay) -> Panel | None:
         for objective, values in importances(run).items():
             cost = objective == run.unpruned.cost_name
             low = cost or overlay.by_divergence
-            figure.add_bar(
-                y=[theme.plain(knob) for knob in values],
-                x=list(values.values()),
-                orientation="h",
-                name=theme.plain(f"{prefix}{'low' if low else 'high'} {objective}"),
-                marker={
-                    "color": theme.ORANGE if cost and not overlay.several else colour,
-                    "pattern": {"shape": "/" if cost else ""},
-                },
-            )
+            name = theme.plain(f"{prefix}{'low' if low else 'high'} {objective}")
+            shade = theme.ORANGE if cost and not overlay.several else colour
+            marker = {"color": shade, "pattern": {"shape": "/" if cost else ""}}
+            knobs, shares = [theme.plain(knob) for knob in values], list(values.values())
+            figure.add_bar(y=knobs, x=shares, orientation="h", name=name, marker=marker)
     if not figure.data:
         return None
-    bars = max(len(trace.y) for trace in figure.data)
-    theme.lay_out(
-        figure,
-        height=140 + 26 * bars * len(figure.data),
-        xaxis=theme.axis("importance", tickformat=".0%"),
-        yaxis={**theme.AXIS, "type": "category"},
+    height = 140 + 26 * max(len(trace.y) for trace in figure.data) * len(figure.data)
+    x_axis, y_axis = theme.axis("importance", tickformat=".0%"), {**theme.AXIS, "type": "category"}
+    theme.lay_out(figure, height=height, xaxis=x_axis, yaxis=y_axis)
+    caption = (
+        "Optuna's PED-ANOVA: how much each knob decides whether a trial is among the best 10% of "
+        "an objective; the bars of one objective and method sum to 100%."
     )
-    return Panel(
-        name="importance",
-        title="Which knob mattered",
-        figure=figure,
-        caption="Optuna's PED-ANOVA: how much each knob decides whether a trial is among the "
-        "best 10% of an objective; the bars of one objective and method sum to 100%.",
-    )
+    return Panel("importance", "Which knob mattered", figure, caption)

@@ -9,8 +9,7 @@ from orchestrator.runs.records import FinishedTrial, RunRecord
 from reports.figures import theme
 from reports.figures.theme import Panel, Section
 from reports.overlay import Overlay
-from reports.speed import Speed, by_shape, compared, without_kernel
-from reports.timings import shape_text
+from reports.speed import Speed, by_shape, compared, shape_text, without_kernel
 
 
 def speed_section(overlay: Overlay, speeds: Sequence[Sequence[Speed]]) -> Section | None:
@@ -60,7 +59,7 @@ def _sentences(run: RunRecord, speeds: Sequence[Speed]) -> Iterator[str]:
 
 def _scored(speed: Speed, run: RunRecord) -> bool:
     """Whether the unpruned model was scored in this engine."""
-    unpruned = speed.unpruned_model(run.unpruned)
+    unpruned = speed.timed(None, run.unpruned)
     return unpruned is not None and (speed.bits == run.bits or unpruned.worth is not None)
 
 
@@ -102,14 +101,9 @@ def _figure(speeds: Sequence[Speed], index: int) -> go.Figure:
     figure = go.Figure()
     least = min(model.flops_ratio for speed in speeds for model in speed.models.values())
     steps = [least + (1 - least) * step / 50 for step in range(51)]
-    figure.add_scatter(
-        x=steps,
-        y=[1 / ratio for ratio in steps],
-        mode="lines",
-        name="as the FLOPs",
-        line={"color": theme.GREY, "dash": "dot"},
-        hoverinfo="skip",
-    )
+    falling, line = [1 / ratio for ratio in steps], {"color": theme.GREY, "dash": "dot"}
+    name = "as the FLOPs"
+    figure.add_scatter(x=steps, y=falling, mode="lines", name=name, line=line, hoverinfo="skip")
     engines = list(dict.fromkeys(speed.engine for speed in speeds))
     shapes = list(dict.fromkeys(speed.shape for speed in speeds))
     for speed in speeds:
@@ -136,12 +130,9 @@ def _figure(speeds: Sequence[Speed], index: int) -> go.Figure:
     times = [model.speed_up for speed in speeds for model in speed.models.values()]
     low, high = 0.8 * min(1, *times), 1.25 * max(1, *times)
     ends = [math.log10(low), math.log10(high)]  # as the FLOPs may be far beyond
-    theme.lay_out(
-        figure,
-        height=400 + 8 * len(speeds),  # the legend takes its height from the axes
-        xaxis=theme.x_axis("FLOPs ratio", tickformat=".0%"),
-        yaxis=theme.axis(
-            "times as fast", type="log", tickvals=theme.log_ticks(low, high), range=ends
-        ),
-    )
+    ticks = theme.log_ticks(low, high)
+    height = 400 + 8 * len(speeds)  # the legend takes its height from the axes
+    x_axis = theme.x_axis("FLOPs ratio", tickformat=".0%")
+    y_axis = theme.axis("times as fast", type="log", tickvals=ticks, range=ends)
+    theme.lay_out(figure, height=height, xaxis=x_axis, yaxis=y_axis)
     return figure

@@ -62,8 +62,7 @@ LEGEND = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", 
 class Panel:
     """Figure of the page, which also shows its data as a table and a CSV file."""
 
-    name: str
-    """Id of its element on the page: letters, digits and "-"."""
+    name: str  # id of its element on the page: letters, digits and "-"
     title: str
     figure: go.Figure
     caption: str
@@ -76,10 +75,8 @@ class Section:
     name: str
     title: str
     sentences: tuple[str, ...]
-    """Sentences on what the panels show."""
     panels: tuple[Panel, ...]
-    commands: tuple[str, ...] = ()
-    """Commands to copy, below the sentences."""
+    commands: tuple[str, ...] = ()  # to copy, below the sentences
 
 
 def lay_out(figure: go.Figure, *, height: int, top: int = 20, **own: Any) -> None:

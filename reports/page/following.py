@@ -25,16 +25,14 @@ from reports.page.page import write_report
 from reports.pareto import ParetoView, percent
 from reports.recommended import answer, certainty, recommendations
 
-FRONT = "front"
-"""Id of the figure in the Optuna study."""
+FRONT = "front"  # id of the figure in the Optuna study
 _OWN_NOTES = "maskfront:notes"
 """System attribute of the study: digests of the note that `publish` found and of the one that it
 wrote. A note with another digest is a reader's."""
 
 
 def publish(run: RunRecord | Overlay) -> None:
-    """Write the notes of the study and of its ended trials, and its front, into the Optuna study. A
-    note that a reader wrote stays; a trial's is written once."""
+    """Write notes and front into the Optuna study; notes of readers, and of trials, stay."""
     # Here, as its scikit-learn takes a second to load, which workers need not wait for.
     from optuna_dashboard import save_plotly_graph_object
     from optuna_dashboard._note import note_ver_key, split_body
@@ -86,10 +84,8 @@ def _study_note(view: ParetoView) -> str:
     lines = [f"**{markdown(answer(view))}** {certainty(view)}", ""]
     if rows := recommendations(view):
         worth = [*unpruned.divergences, markdown(run.metric_name), "held out"]
-        lines += [
-            f"| | trial | {' | '.join(worth)} | {unpruned.cost_name} ratio |",
-            "|---" * (3 + len(worth)) + "|",
-        ]
+        lines.append(f"| | trial | {' | '.join(worth)} | {unpruned.cost_name} ratio |")
+        lines.append("|---" * (3 + len(worth)) + "|")
         for row in rows:
             result = row.trial.result
             cells = [", ".join(row.reasons), str(row.trial.number), *divergence_texts(result)]
@@ -173,10 +169,9 @@ class Following:
             )
 
     def cut_short(self) -> None:
-        """Write the run after an interrupt or an error, if a page calls it running; errors in doing
-        so are not shown, as another has ended the launch."""
+        """Write the run after an interrupt or an error, if a page calls it running."""
         if self._folder is not None:
-            with suppress(Exception):
+            with suppress(Exception):  # another error has ended the launch
                 self._write(read_run(self._folder), live=False)
 
     def _write(self, run: RunRecord, live: bool) -> None:

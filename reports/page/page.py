@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -27,6 +27,7 @@ from orchestrator.runs.run_folder import RunFolder
 from orchestrator.runs.sizes import in_numbers
 from orchestrator.terminal import for_shell
 from reports.curves import Curves, gap_note, points_each, read_curves
+from reports.exporting.card import STRICT
 from reports.figures.architectures import architecture_section
 from reports.figures.budget import budget_section
 from reports.figures.cascades import add_cascades, cascades_of, stages_text
@@ -37,8 +38,7 @@ from reports.figures.speed import speed_section
 from reports.overlay import Overlay, Runs, overlay
 from reports.pareto import knob_texts, percent, state_text
 from reports.recommended import answer, certainty, recommendations
-from reports.speed import Speed, fastest, read_speeds
-from reports.timings import shape_text
+from reports.speed import Speed, fastest, read_speeds, shape_text
 
 
 def document(
@@ -48,8 +48,7 @@ def document(
     commands: Sequence[str],
     page_folder: Path,
 ) -> dict[str, Any]:
-    """Everything but the figures, as plain data. `commands` are the export commands of the runs,
-    without trial and folder; links to artifacts are relative to `page_folder`."""
+    """Everything but the figures, as plain data; links are relative to `page_folder`."""
     return {
         "format": "maskfront-report-1",
         "metric": overlay.metric_name,
@@ -57,7 +56,7 @@ def document(
         "units": list(overlay.units),
         "latencies": latency_units(speeds),
         "words": {speed.unit: speed.unit_text for of_run in speeds for speed in of_run},
-        "beside": _beside(speeds, overlay.runs[0].bits),
+        "beside": latency_axes(speeds, overlay.runs[0].bits),
         "runs": [
             {
                 "name": name,
@@ -89,14 +88,9 @@ def latency_units(speeds: Sequence[Sequence[Speed]]) -> tuple[str, ...]:
     return tuple(unit for unit in first if all(unit in other for other in others))
 
 
-def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> tuple[str, ...]:
-    """Latency units in which the front may be drawn, with the bits that the scores are of."""
-    full = {speed.unit for of_run in speeds for speed in of_run if speed.bits == bits}
-    return tuple(unit for unit in latency_units(speeds) if unit in full)
-
-
-def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
-    """Units of engines with other bits on the same shape, for each of these axes."""
+def latency_axes(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str, str]]:
+    """Latency units in which the front may be drawn, with the bits that the scores are of; for each
+    the units of engines with other bits on the same shape."""
     every = {speed.unit: speed for of_run in speeds for speed in of_run}
     return {
         axis: {
@@ -104,7 +98,8 @@ def _beside(speeds: Sequence[Sequence[Speed]], bits: int) -> dict[str, dict[str,
             for unit, speed in every.items()
             if speed.bits != bits and speed.shape == every[axis].shape
         }
-        for axis in latency_axes(speeds, bits)
+        for axis in latency_units(speeds)
+        if every[axis].bits == bits
     }
 
 
@@ -112,7 +107,7 @@ def _served(run: RunRecord, speeds: Sequence[Speed], trial: int | None) -> dict[
     """Milliseconds of a model, or of the unpruned one, and the text of its card for each engine."""
     latencies, engines = {}, {}
     for speed in speeds:
-        model = speed.unpruned_model(run.unpruned) if trial is None else speed.models.get(trial)
+        model = speed.timed(trial, run.unpruned)
         if model is None:
             continue
         latencies[speed.unit] = model.milliseconds
@@ -140,10 +135,8 @@ def _trial(run: RunRecord, trial: TrialRecord, curves: Curves, page_folder: Path
             row["files"] = sorted(path.name for path in folder.iterdir() if path.is_file())
     if curve := curves.get(trial.number):
         row["stages"] = curve.stages
-        row["curve"] = {
-            name: [list(axis) for axis in zip(*values, strict=True)]
-            for name, values in curve.thinned(points_each(len(curves))).items()
-        }
+        points = curve.thinned(points_each(len(curves)))
+        row["curve"] = {n: [list(axis) for axis in zip(*v, strict=True)] for n, v in points.items()}
     return row
 
 
@@ -175,18 +168,10 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     together = overlay(runs)
     curves = [read_curves(run) for run in together.runs]
     speeds = [read_speeds(run) for run in together.runs]
-    parts = [_part(together, index) for index in range(len(together.runs))]
-    sections = (
-        speed_section(together, speeds),
-        budget_section(together, curves),
-        architecture_section(together),
-        outer_section(together),
-    )
-    scored = [
-        any(model.worth for speed in of_run for model in speed.models.values()) for of_run in speeds
-    ]
     shape = next((speed.shape for speed in chain(*speeds)), None)
-    alike = [[speed for speed in of_run if speed.shape == shape] for of_run in speeds]
+    parts = [_part(together, index, of_run, shape) for index, of_run in enumerate(speeds)]
+    sections = [speed_section(together, speeds), budget_section(together, curves)]
+    sections += [architecture_section(together), outer_section(together)]
     data = document(together, curves, speeds, [part["export"] for part in parts], target.parent)
     front = front_figure(together)
     add_served(front, together, speeds)
@@ -202,10 +187,10 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
         sections=[section for section in sections if section is not None],
         # Null for numbers that JSON does not have.
         document=json.loads(json.dumps(data), parse_constant=lambda _: None),
-        latencies=latency_axes(speeds, together.runs[0].bits),
+        latencies=tuple(data["beside"]),
         words=data["words"],
-        unscored=[part for part, is_scored in zip(parts, scored, strict=True) if not is_scored],
-        fastest=lambda part, trial: fastest(part["record"], alike[part["index"]], trial),
+        unscored=[part for part in parts if not part["scored"]],
+        fastest=lambda part, trial: fastest(part["record"], part["timed"], trial),
         timed=None if shape is None else shape_text(*shape),
         words_name=NAME,
         live=live,
@@ -219,7 +204,10 @@ def write_report(runs: Runs, target: str | Path, live: bool = False) -> Path:
     return target
 
 
-def _part(together: Overlay, index: int) -> dict[str, Any]:
+def _part(
+    together: Overlay, index: int, speeds: Sequence[Speed], shape: tuple[int, int, bool] | None
+) -> dict[str, Any]:
+    """Values of a run for the templates; `shape` is that of the times in its table."""
     run = together.runs[index]
     view, folder = together.views[index], for_shell(run.folder)
     launch = RunFolder(run.folder).read_launch()
@@ -237,6 +225,8 @@ def _part(together: Overlay, index: int) -> dict[str, Any]:
         "launch": launch and replace(launch, command=_command(launch.command)),
         "study_file": study_file and for_shell(study_file),
         "cascades": cascades_of(run),
+        "scored": any(model.worth for speed in speeds for model in speed.models.values()),
+        "timed": [speed for speed in speeds if speed.shape == shape],
     }
 
 
@@ -249,13 +239,8 @@ def _command(text: str) -> str:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = FileSystemLoader(_HERE / "templates")
+    environment = Environment(loader=loader, autoescape=True, **STRICT)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {
         "stages": stages_text,

@@ -12,7 +12,6 @@ from reports.figures.front import front_figure
 from reports.overlay import Runs, overlay
 
 PICTURES = (".svg", ".png", ".pdf")
-"""Suffixes that `front_image` can write."""
 _SECONDS = 45.0  # seconds for one attempt, which takes about two
 _DRAW = """
 import sys, plotly.io
@@ -40,8 +39,7 @@ def front_image(runs: Runs, target: str | Path) -> Path:
 
 
 def write_picture(figure: go.Figure, target: Path) -> Path:
-    """Write a figure on white; returns `target`. As .html it needs no browser. Raises RunError for
-    another suffix, and if kaleido or its browser is missing."""
+    """Write a figure on white; returns `target`. As .html it needs no browser."""
     figure.update_layout(paper_bgcolor="white", plot_bgcolor="white")
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.suffix == ".html":

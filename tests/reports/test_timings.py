@@ -11,7 +11,7 @@ from rich.text import Text
 from objectives.delivery.timings import Bench, Timing, with_comparisons
 from objectives.engines.names import BITS, Engine
 from objectives.measures.bootstrap import Worth
-from reports.timings import timings_document, timings_table
+from reports.speed import timings_document, timings_table
 
 CONDITIONS = {"rounds": 5, "device": "cpu", "threads": 2}
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from objectives.students.bert.architecture import BertArchitecture, LayerUnits
 from orchestrator.errors import RunError
-from orchestrator.runs.damage import damages
+from orchestrator.runs.reading import damages
 from orchestrator.runs.trial_files import draw_heat_map, read_curve, read_layers
 
 
