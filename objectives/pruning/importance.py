@@ -5,6 +5,7 @@
 # diagonal of the Gauss-Newton matrix of their squared error, how far the answer moves when the unit
 # closes, whether or not it was right; it needs no labels.
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Literal
@@ -190,7 +191,7 @@ def directions(rows: Tensor, outputs: int, *, several: bool = False) -> Tensor:
 def _axes(outputs: int, several: bool, device: torch.device) -> Tensor:
     """Orthonormal axes, (n, C), times the root of n: the square along one stands for all."""
     if several or outputs == 1:  # labels that are predicted separately
-        return torch.eye(outputs, device=device) * outputs**0.5
+        return torch.eye(outputs, device=device) * math.sqrt(outputs)
     centred = torch.eye(outputs) - 1 / outputs
     axes: Tensor = torch.linalg.qr(centred).Q.T[:-1] * (outputs - 1) ** 0.5
     return axes.to(device)
