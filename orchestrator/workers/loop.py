@@ -73,7 +73,7 @@ class LaunchOptions:
         return study, RunFolder(Path("runs") / study.name if self.out is None else Path(self.out))
 
 
-def serve(
+def run_trials(
     run: OpenRun,
     progress: LaunchProgress,
     callbacks: Sequence[Callback] = (),
@@ -135,7 +135,7 @@ def run_study(
     device = choose_device(options.device)
     note = partial(say, console or Console())
     with writing(folder), opened(study, folder, options, device, note) as run:
-        serve(run, LaunchProgress(study, console), callbacks)
+        run_trials(run, LaunchProgress(study, console), callbacks)
         return run.record()
 
 
@@ -185,7 +185,7 @@ def work(
         speaker = "worker" if number is None else f"worker {number}"
         number = secrets.randbits(64) if number is None else number
         run = OpenRun(study, folder, optuna_study, inputs, chosen)
-        serve(run, LaunchProgress(study, console, speaker), number=number, token=token)
+        run_trials(run, LaunchProgress(study, console, speaker), number=number, token=token)
 
 
 @contextmanager
