@@ -4,7 +4,9 @@ import hashlib
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,11 @@ wrote. A note with another digest is a reader's."""
 
 def publish(run: RunRecord | Overlay) -> None:
     """Write notes and front into the Optuna study; notes of readers, and of trials, stay."""
-    # Here, as its scikit-learn takes a second to load, which workers need not wait for.
+    # Here, as its scikit-learn takes a second to load, which workers need not wait for; in a thread,
+    # as Optuna keeps the error of a package that it lacks, and with it all frames of who loads it:
+    # a worker's have the teacher's hidden states.
+    with ThreadPoolExecutor(1) as loader:
+        loader.submit(import_module, "optuna_dashboard").result()
     from optuna_dashboard import save_plotly_graph_object
     from optuna_dashboard._note import note_ver_key, split_body
 

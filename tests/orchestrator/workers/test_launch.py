@@ -677,6 +677,23 @@ def test_kill_9_loses_no_finished_trial(write_study: WriteStudy, tmp_path: Path)
     assert on_disk == [f"{t.number:05d}" for t in finished]
 
 
+@pytest.mark.slow
+def test_a_launch_leaves_no_model_in_memory(tiny_study_file: Path, tmp_path: Path) -> None:
+    """Optuna keeps the error of a package that it lacks, and with it all frames that led there."""
+    code = """if True:
+        import gc, sys
+        from pathlib import Path
+        from maskfront import launch
+        from orchestrator.study_file import load_study
+        launch(load_study(Path(sys.argv[1])), trials=1, out=sys.argv[2], device="cpu")
+        gc.collect()
+        print({type(thing).__name__ for thing in gc.get_objects()} & {"Worker", "Workbench"})
+    """
+    command = [sys.executable, "-c", code, str(tiny_study_file), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 _LAUNCH = """
 import sys
 from pathlib import Path
