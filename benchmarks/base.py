@@ -71,7 +71,7 @@ class Base(Rivals):
             made += _both("MiniLM", unpruned_of(self.asked, self.scratch / f"{key['seed']}"))
         else:
             made += self._front(key["part"], unpruned, texts)
-        return judged(made, unseen, unpruned.task.metric, throughput=512)
+        return judged(made, unseen, unpruned.task.metric, throughput=0)
 
     def _more(self, unpruned: Unpruned) -> Sequence[str]:
         if self.asked.task == "tweets":

@@ -313,12 +313,15 @@ def judged(
     throughput: int = _THROUGHPUT,
 ) -> Iterator[Row]:
     """Judge each beside the first, the teacher, and the second, its int8. Texts a second are those
-    of `throughput` texts."""
+    of `throughput` texts, if any: each session keeps the memory of its largest batch."""
     texts, labels = [text for text, _ in unseen], np.array([label for _, label in unseen])
     calls = [model for _, model in models]
     times = text_to_label(calls, texts[:TIMED])  # type: ignore[arg-type]
-    many = (texts * (1 + throughput // len(texts)))[:throughput]
-    batches = text_to_label(calls, many, batch=_BATCH)  # type: ignore[arg-type]
+    seconds = []
+    if throughput:
+        many = (texts * (1 + throughput // len(texts)))[:throughput]
+        batches = text_to_label(calls, many, batch=_BATCH)  # type: ignore[arg-type]
+        seconds = [{"texts_a_second": 1000 * _BATCH / ms} for ms in batches.mean(0).tolist()]
     answers = [model.answer(texts) for model in calls]
     values = [metric_value(metric, labels, answer) for answer in answers]
     means = times.mean(axis=0)
@@ -327,7 +330,7 @@ def judged(
             "rival": name,
             "ms": float(means[index]),
             "ms_p95": float(np.quantile(times[:, index], 0.95)),
-            "texts_a_second": 1000 * _BATCH / float(batches[:, index].mean()),
+            **(seconds[index] if seconds else {}),
             "speedup_float32": float(means[0] / means[index]),
             "speedup_int8": float(means[1] / means[index]),
             "mb": model.mb,
@@ -342,16 +345,18 @@ def judged(
 def served(folder: Path, seconds: float, names: Sequence[str] | None = None) -> Rival:
     """Load the models of a folder that `deploy` or `compress` wrote; `names`: the order of the
     labels that answers count in, if not the folder's."""
-    fast = Classifier(folder, threads=0)
-    order = names or list(fast.labels or ())
+    single = Classifier(folder)
+    order = names or list(single.labels or ())
     size = sum(file.stat().st_size for file in folder.glob("**/model*.[on]*")) / 1e6
-    return Rival(
-        lambda texts: answers_of(fast, texts, order),
-        size,
-        seconds,
-        Classifier(folder),
-        lambda: fast.deferred / fast.asked,
-    )
+    counts = [0, 1]
+
+    def answer(texts: Sequence[str]) -> Answers:
+        fast = Classifier(folder, threads=0)  # closed again: 24 MPNets take 24 GB
+        answers = answers_of(fast, texts, order)
+        counts[:] = fast.deferred, fast.asked
+        return answers
+
+    return Rival(answer, size, seconds, single, lambda: counts[0] / counts[1])
 
 
 class Rivals(Benchmark[Unpruned]):

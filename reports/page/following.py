@@ -35,9 +35,9 @@ wrote. A note with another digest is a reader's."""
 
 def publish(run: RunRecord | Overlay) -> None:
     """Write notes and front into the Optuna study; notes of readers, and of trials, stay."""
-    # Here, as its scikit-learn takes a second to load, which workers need not wait for; in a thread,
-    # as Optuna keeps the error of a package that it lacks, and with it all frames of who loads it:
-    # a worker's have the teacher's hidden states.
+    # Here, as its scikit-learn takes a second to load; workers need not wait for it. In a thread:
+    # Optuna keeps the error of a package that it lacks, and with it all frames of who loads it. A
+    # worker's have the teacher's hidden states.
     with ThreadPoolExecutor(1) as loader:
         loader.submit(import_module, "optuna_dashboard").result()
     from optuna_dashboard import save_plotly_graph_object
