@@ -40,6 +40,7 @@ class Base(Rivals):
         )
     }
     groups = ("task", "part", "rival")
+    means = {name: form for name, form in Rivals.means.items() if name != "texts_a_second"}
 
     def prepare(self, key: Row) -> Unpruned:
         """Fine-tune the teacher."""
