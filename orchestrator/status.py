@@ -80,7 +80,8 @@ class Status:
             where = f"{worker['name']} on {worker['device']}"
             lines.append(f"worker     {where}: {doing}, last beat {beat} ago")
         lines += [f"front      {_front_text(trial)}" for trial in self.front]
-        lines += [f"failed     {n} times: {reason}" for reason, n in self.failures.items()]
+        for reason, count in self.failures.items():
+            lines.append(f"failed     {'once' if count == 1 else f'{count} times'}: {reason}")
         lines += [f"foreign    {records.foreign_note(self.foreign)}"] if self.foreign else []
         lines += [f"damaged    trial {n}: {'; '.join(files)}" for n, files in self.damaged.items()]
         return lines

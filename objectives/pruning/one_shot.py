@@ -79,7 +79,7 @@ class OneShot(StagedMethod):
     def search(
         cls, members: Sequence[Self], problem: Problem, *, seed: int, progress: Progress
     ) -> Iterator[Outcome]:
-        progress.begin("choose", len(members))
+        progress.begin("choose units", len(members))
         chosen, students = [], []
         for member in members:
             units, student = member._found(problem, seed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy.special import rel_entr
 
-from objectives.cache import content_key
+from objectives.cache import atomic_write_text, content_key
 from objectives.combining.cascade import Cascade, pairs_of, spread
 from objectives.combining.gate import choosing
 from objectives.combining.members import GateRows, Member, enough, probabilities
@@ -39,6 +41,7 @@ from orchestrator.command.launching import launch
 from orchestrator.command.run import Run, run_in
 from orchestrator.errors import RunError
 from orchestrator.runs.answers import read_answers, read_rows
+from orchestrator.runs.reading import as_record, read_json
 from orchestrator.study import Study
 from orchestrator.terminal import SaysOnce
 from orchestrator.workers.loop import read_study
@@ -174,6 +177,9 @@ def compress(
     if not is_own():
         check_free(out)
         forget_choice(Path("runs") / study.name)
+    file = _speeds_file(model, small, max_length, study.teacher.engine != "eager")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(file, json.dumps(asdict(speed)))
     with TemporaryDirectory() as scratch:
         candidates = Candidates(inputs, FASTER, Path(scratch), say)
         began_writing = left()
@@ -376,6 +382,17 @@ def _on_choosing_rows(run: Run) -> Run:
     return replace(run, trials=tuple(trials))
 
 
+def _speeds_file(model: str, student: str | None, max_length: int, in_int8: bool) -> Path:
+    """File of measured seconds: a machine that is slower the second time would use fewer texts, and
+    begin another run."""
+    decided = {
+        "models": [Checkpoint(name).fingerprint for name in (model, student) if name],
+        "machine": [os.cpu_count(), choose_device("auto")],
+        "settings": [max_length, in_int8],
+    }
+    return _MODELS / f"seconds-{content_key(decided)}.json"
+
+
 def _study(
     model: str,
     student: str | None,
@@ -414,7 +431,11 @@ def _study(
     many = planning.RoleSizes.of(counts.texts + unlabelled).many
     in_int8 = many and choose_device("auto") == "cpu"
     engine: Engine = FASTER[-1] if in_int8 else "eager"
-    speed = planning.answer_times(model, student, counts.some, max_length, in_int8=in_int8)
+    file = _speeds_file(model, student, max_length, in_int8)
+    if file.is_file():
+        speed = as_record(planning.AnswerTimes, read_json(file), str(file))
+    else:
+        speed = planning.answer_times(model, student, counts.some, max_length, in_int8=in_int8)
     answering = _ANSWERING * seconds
     sizes = planning.affordable(counts.texts, unlabelled, answering, speed, counts.labels)
     if min(sizes.train, sizes.heldout) < counts.labels:

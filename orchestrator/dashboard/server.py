@@ -120,8 +120,9 @@ def _state_of(urls: Iterable[str]) -> object:
             return None
         file = Path(str(parse_url(url).database))
         for part in (file, file.with_name(f"{file.name}-wal")):  # SQLite writes to the second
-            at = part.stat() if part.exists() else None
-            states.append((part, at and (at.st_ino, at.st_mtime_ns, at.st_size)))
+            with suppress(FileNotFoundError):  # SQLite removes the second when nobody reads
+                at = part.stat()
+                states.append((part, at.st_ino, at.st_mtime_ns, at.st_size))
     return states
 
 

@@ -58,7 +58,7 @@ def add_cascades(figure: go.Figure, overlay: Overlay, fronts: Sequence[Sequence[
             same = f"{cascade.agreement:.1%}, held out {cascade.heldout_agreement:.1%}"
             cost = f"{run.unpruned.cost_name} ratio {ratio_text(cascade.cost / full)}"
             texts = [
-                plain(f"{prefix}cascade: {stages_text(cascade)}"),
+                f"{prefix}cascade: {stages_text(cascade)}",
                 f"{run.metric_name} {cascade.metric:.4f}, held out {cascade.heldout_metric:.4f}",
                 f"as the unpruned model: {same}",
                 f"{cascade.deferred:.1%} deferred, {cost}",

@@ -86,8 +86,8 @@ def test_a_reader_can_copy_every_block_of(
     folder = tmp_path / "reader"
     shutil.copytree(request.getfixturevalue(fixture), folder)
     for launch in folder.glob("runs/*/launch.json"):  # as if it was launched here
-        document = json.loads(launch.read_text()) | {"inode": launch.parent.stat().st_ino}
-        launch.write_text(json.dumps(document))
+        inodes = {"inode": launch.parent.stat().st_ino, "working_folder": folder.stat().st_ino}
+        launch.write_text(json.dumps(json.loads(launch.read_text()) | inodes))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     reader = Reader(folder)

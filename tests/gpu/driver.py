@@ -195,13 +195,15 @@ class Watched(RecordingProgress):
         self.gpu = gpu
         self.waits: set[Wait] = set()
         self.operations: list[int] = []
+        self.trains = True
 
     def begin(self, stage: str, steps: int, done: int = 0) -> None:
         super().begin(stage, steps, done)
+        self.trains = stage != "choose units"  # each student's alone, before any step
         self._forget()
 
     def advance(self) -> None:
-        if self.taken[-1]:  # the first step of a stage also makes what the others go on with
+        if self.taken[-1] and self.trains:  # the first step also makes what the others go on with
             self.waits.update(self.gpu.waits)
             self.operations.append(self.gpu.operations)
         self._forget()

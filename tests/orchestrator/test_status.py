@@ -61,7 +61,7 @@ def test_status_counts_trials_workers_and_failures(
     assert f"{beating.record.name} on cuda: alive, runs [4]" in lines
     assert f"{beating.record.name} on cuda: alive, between trials" in idle
     assert f"{dead.record.name} on cpu: dead" in lines
-    assert "failed     1 times: the loss is nan at step 3" in lines
+    assert "failed     once: the loss is nan at step 3" in lines
     elsewhere = storage_status(f"sqlite:///{folder}/study.db", None)
     assert elsewhere.trials == status.trials
     assert (status.damaged, elsewhere.damaged) == ({}, {})

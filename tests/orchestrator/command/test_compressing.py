@@ -104,6 +104,8 @@ def test_a_classifier_and_a_file_of_lines_become_a_folder(
         compress(teacher, texts, out="small", max_length=24, take_nearest=True)
     (made / "classifier.json").write_text(settings)
     card = (made / "README.md").stat().st_ino
+    # A machine that is slower the second time would use fewer texts, and begin another run.
+    monkeypatch.delattr(planning, "answer_times")
     compress(teacher, texts, out="small", max_length=24, take_nearest=True)
     assert (made / "README.md").stat().st_ino != card, "the same call replaces what it wrote"
     shutil.rmtree(made)
@@ -165,7 +167,7 @@ def test_a_model_and_a_table_in_memory_give_the_run_of_their_files(
     gate = {"metric": "macro_f1", "min_metric_kept": 0.5, "take_nearest": True, "max_length": 24}
     memory = compress((model, Checkpoint(str(teacher)).tokenizer), table, out="small", **gate)
     assert memory.run.metric_name == "macro_f1"
-    [saved] = (tmp_path / "runs" / "models").iterdir()
+    [saved] = (path for path in (tmp_path / "runs" / "models").iterdir() if path.is_dir())
     table.to_csv("table.csv", index=False)
     shutil.rmtree("small")
     files = compress(saved.relative_to(tmp_path), "table.csv", out="small", **gate)
