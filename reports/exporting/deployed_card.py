@@ -83,7 +83,9 @@ def choice_of(
     done: Deployed, metric: str, gate: str, candidates: Sequence[Point]
 ) -> CompressChoice:
     """Describe the written model, whether it passed the `gate`, and all candidates."""
-    files, folder = files_below(done.folder), for_shell(done.folder)
+    # python would take a name that begins with "-" for options.
+    shown = f"./{done.folder}" if str(done.folder).startswith("-") else done.folder
+    files, folder = files_below(done.folder), for_shell(shown)
     size = sum(file.stat().st_size for file in done.folder.rglob("*") if file.is_file())
     sentences = (
         f"The folder {folder} ({size / 1e6:.1f} MB) holds {done.what()}.",
