@@ -3,7 +3,7 @@
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from hashlib import sha256
+from hashlib import file_digest
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
@@ -60,12 +60,17 @@ def forget_choice(run_folder: Path) -> None:
         (run_folder / _FILE).unlink()
 
 
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return file_digest(content, "sha256").hexdigest()
+
+
 def files_below(folder: Path) -> tuple[str, ...]:
     """List all files below a folder, without Python's bytecode: name and SHA-256 of each."""
     files = [file for file in folder.rglob("*") if file.is_file()]
     return tuple(
         sorted(
-            f"{file.relative_to(folder)} {sha256(file.read_bytes()).hexdigest()}"
+            f"{file.relative_to(folder)} {_digest(file)}"
             for file in files
             if "__pycache__" not in file.parts
         )
